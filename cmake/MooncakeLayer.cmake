@@ -63,7 +63,8 @@ function(mooncake_add_store_library)
     target_sources(mooncake_store PRIVATE $<TARGET_OBJECTS:${layer}>)
   endforeach()
   # A build-only interface: the flags must not show up in the exported target.
-  target_link_libraries(mooncake_store PRIVATE $<BUILD_INTERFACE:mooncake_flags> ${libs})
+  target_link_libraries(mooncake_store PRIVATE $<BUILD_INTERFACE:mooncake_flags> Threads::Threads
+                                               ${libs})
   set_target_properties(mooncake_store PROPERTIES OUTPUT_NAME store EXPORT_NAME store
                                                   VERIFY_INTERFACE_HEADER_SETS ON)
   target_compile_features(mooncake_store PUBLIC cxx_std_20)
