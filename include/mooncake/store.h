@@ -1,0 +1,169 @@
+// Store: a client of the distributed object store, and a node of it.
+//
+//   mooncake::StoreConfig config;
+//   config.local_hostname = "127.0.0.1";
+//   config.metadata_url = "sqlite:///tmp/cluster.db";
+//   config.global_segment_size = 64 << 20;
+//   auto store = mooncake::Store::Open(config);
+//   if (!store) { std::cerr << store.error().ToString(); return 1; }
+//   mooncake::Status put = (*store)->Put("key", mooncake::BytesOf("value"));
+//   mooncake::Result<std::string> value = (*store)->Get("key");
+//
+// Thread-safety: every method may be called from any number of threads at once, Close too.
+// Bounded time: every method returns within StoreConfig::request_timeout_ms.
+// Memory: a call never touches the caller's memory after it has returned.
+// Errors: kInvalidState after Close; kInvalidArgument for a malformed call (before anything is
+// sent); the data-plane codes of result.h otherwise. A batch reports one outcome per item, in
+// order; a healthy item never fails because of its neighbour.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mooncake/bytes.h"
+#include "mooncake/config.h"
+#include "mooncake/result.h"
+
+namespace mooncake {
+
+inline constexpr size_t kKeySizeMax = 64 * 1024;  // UTF-8 bytes.
+
+// How a put is placed. Defaults of a policy that is given; no policy at all means
+// "StoreConfig::replica_count copies, wherever one round trip suffices".
+struct ReplicateConfig {
+  uint32_t replica_num = 1;
+  std::vector<std::string> preferred_segments;        // Hard, unless with_soft_pin.
+  std::vector<std::string> preferred_storage_owners;  // "stable_id" or "stable_id:epoch"; soft.
+  bool prefer_local = true;
+  bool with_soft_pin = false;  // Evicted only when nothing unpinned is left.
+  bool prefer_alloc_in_same_node = false;
+};
+
+struct PutItem {
+  std::string_view key;
+  std::span<const ConstBytes> parts;  // The value is their concatenation.
+};
+
+struct PutOptions {
+  std::string_view tenant;                    // Empty: the store's own.
+  const ReplicateConfig* replicate = nullptr;  // nullptr: no policy.
+  bool if_absent = false;  // An already published value is left alone and counts as success.
+};
+
+struct GetItem {
+  std::string_view key;
+  // Filled in order; the value may end before they do. kTooSmall when it does not fit.
+  std::span<const MutableBytes> targets;
+};
+
+struct RangeItem {
+  std::string_view key;
+  uint64_t offset = 0;  // Into the value.
+  MutableBytes target;  // kTooSmall unless [offset, offset + size) lies within the value.
+};
+
+struct ReplicaInfo {
+  std::string owner;  // "stable_id:epoch"
+  std::string segment_name;
+  uint64_t segment_offset = 0;
+  uint64_t length = 0;
+  uint32_t priority = 0;
+  std::string tier = "Dram";
+};
+
+struct RouteInfo {
+  std::string key;  // "tenant::key", or "tenant::ns/domain/object_set/key" percent-encoded.
+  uint64_t version = 0;  // Grows with every publication of the key.
+  uint64_t size = 0;
+  std::string state = "Active";
+  std::vector<ReplicaInfo> replicas;
+};
+
+struct SegmentInfo {
+  std::string owner;
+  std::string segment_name;
+  std::string transport_endpoint;
+  uint64_t capacity_bytes = 0;
+  uint64_t used_bytes = 0;
+  std::string state = "Active";
+  uint64_t alignment_bytes = 64;
+  std::vector<std::string> tags;
+};
+
+enum class Existence : int8_t { kMissing = 0, kPresent = 1 };
+
+// Gives memory for a value whose size is only known once the owner has answered. Called at most
+// once per try of the item, on the calling thread, without any lock held. An empty optional
+// fails the item with kTooSmall.
+using AllocateTarget = std::function<std::optional<MutableBytes>(size_t item, uint64_t size)>;
+
+class Store {
+ public:
+  virtual ~Store() = default;  // Closes.
+
+  // Joins the cluster. Leaves nothing behind when it fails. kInvalidArgument: a bad value;
+  // kMetadata: the metadata service did not answer within startup_timeout_ms; kConflict: a live
+  // node holds the stable_id; kUnsupported: a setting that this build does not have.
+  static Result<std::unique_ptr<Store>> Open(const StoreConfig& config);
+
+  // Leaves the cluster within 10 s; idempotent. Pool leases keep their memory alive.
+  virtual void Close() = 0;
+  virtual bool closed() const = 0;
+
+  // --- Data, in batches -------------------------------------------------------------------
+  virtual std::vector<Status> PutMany(std::span<const PutItem> items,
+                                      const PutOptions& options) = 0;
+  // Sizes of the values read.
+  virtual std::vector<Result<uint64_t>> GetMany(std::span<const GetItem> items,
+                                                std::string_view tenant) = 0;
+  virtual std::vector<Result<uint64_t>> GetManyAllocated(std::span<const std::string_view> keys,
+                                                         std::string_view tenant,
+                                                         const AllocateTarget& allocate) = 0;
+  virtual std::vector<Result<uint64_t>> GetRanges(std::span<const RangeItem> items,
+                                                  std::string_view tenant) = 0;
+  virtual std::vector<Result<Existence>> ExistMany(std::span<const std::string_view> keys,
+                                                   std::string_view tenant) = 0;
+  virtual std::vector<Status> RemoveMany(std::span<const std::string_view> keys,
+                                         std::string_view tenant) = 0;
+  // The value's size from its route; the value is not read.
+  virtual Result<uint64_t> GetSize(std::string_view key, std::string_view tenant = {}) = 0;
+  virtual Result<RouteInfo> QueryRoute(std::string_view key, std::string_view tenant = {}) = 0;
+  // Removes every key of the store's tenant, domain and object_set, cluster-wide.
+  virtual Result<uint64_t> RemoveAll(std::string_view tenant = {}) = 0;
+
+  // --- Data, one key ----------------------------------------------------------------------
+  Status Put(std::string_view key, ConstBytes value, const PutOptions& options = {});
+  Result<std::string> Get(std::string_view key, std::string_view tenant = {});
+  Result<uint64_t> GetInto(std::string_view key, MutableBytes target,
+                           std::string_view tenant = {});
+  Result<bool> Exists(std::string_view key, std::string_view tenant = {});
+  Status Remove(std::string_view key, std::string_view tenant = {});
+
+  // --- Registered memory ------------------------------------------------------------------
+  // Registrations nest: the same range twice needs two unregisters. The memory must stay
+  // mapped until then. Unregister waits for transfers that use the range.
+  virtual Status RegisterBuffer(void* data, size_t size) = 0;
+  virtual Status UnregisterBuffer(void* data) = 0;
+  // Whether [data, data + size) lies in one registered range or pool lease.
+  virtual bool IsRegistered(const void* data, size_t size) const = 0;
+  // The pool of local_buffer_size bytes. An empty optional: exhausted now.
+  virtual uint64_t LocalPoolCapacity() const = 0;
+  virtual std::optional<MutableBytes> LocalPoolTryAcquire(size_t size) = 0;
+  virtual void LocalPoolRelease(MutableBytes lease) = 0;
+
+  // --- Lifecycle and views ----------------------------------------------------------------
+  virtual std::string Hostname() const = 0;  // "host:port" of the node port.
+  virtual std::string NodeName() const = 0;  // "stable_id:epoch".
+  virtual Status Heartbeat() = 0;  // One heartbeat now; the background one goes on.
+  virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
+  virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
+  virtual std::string MetricsText() = 0;  // Prometheus text format 0.0.4.
+};
+
+}  // namespace mooncake

@@ -1,0 +1,34 @@
+// The checksum of values: XXH3, 64 bits (https://xxhash.com), over the concatenation of the
+// pieces. Vectorised for the processor that runs it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "mooncake/bytes.h"
+
+namespace mooncake::base {
+
+uint64_t Checksum(ConstBytes bytes);
+uint64_t Checksum(std::span<const ConstBytes> pieces);
+
+// Copies and returns the checksum of what was copied, in one pass over the cache.
+// REQUIRES: target.size() >= source.size(); the two do not overlap.
+uint64_t CopyWithChecksum(MutableBytes target, ConstBytes source);
+
+// For bytes that arrive piece by piece. Copyable: a copy goes on independently.
+class ChecksumStream {
+ public:
+  ChecksumStream();
+  ChecksumStream(const ChecksumStream& other);
+  ChecksumStream& operator=(const ChecksumStream& other);
+  ~ChecksumStream();
+  void Reset();
+  void Update(ConstBytes bytes);
+  uint64_t Digest() const;
+
+ private:
+  void* state_;  // XXH3_state_t, which needs 64-byte alignment.
+};
+
+}  // namespace mooncake::base

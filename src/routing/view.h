@@ -1,0 +1,87 @@
+// ClusterView: an immutable snapshot of the membership, with everything that routing asks for
+// in O(1): the ranks of a slot, a node by id. Built on each membership change, shared as
+// shared_ptr<const ClusterView>. Pure: no clock, no I/O.
+//
+// Authorities of a slot: the nodes that are Active, not suspect, carry the label route=true
+// (and the observer's route_scope where it has one), one per stable_id (the highest epoch),
+// ordered by weighted rendezvous hashing over (slot, stable_id) with label route_weight
+// (Schindelhauer and Schomaker 2005: score = -weight / ln(uniform hash)); the epoch is not
+// hashed, so an upgraded node keeps its slots.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "metadata/metadata_store.h"
+
+namespace mooncake::routing {
+
+inline constexpr uint32_t kSlotCount = 65'536;
+inline constexpr size_t kRanksMax = 4;  // Ranks kept per slot.
+using Slot = uint32_t;
+using NodeIndex = uint32_t;
+inline constexpr NodeIndex kNoNode = ~NodeIndex{0};
+
+// The slot of a key's 64-bit hash.
+inline Slot SlotOf(uint64_t key_hash) { return static_cast<Slot>(key_hash >> 48); }
+
+struct ViewNode {
+  LeaseRecord lease;
+  bool authority = false;  // May be an authority (see above).
+  bool storage = false;    // Active, not suspect, label storage=true, has an Active segment.
+  bool readable = false;   // Standby, Active or Draining with an endpoint.
+  double weight = 1.0;
+
+  const std::string& Label(const std::string& name) const;  // "" when absent.
+};
+
+class ClusterView {
+ public:
+  uint64_t revision() const { return revision_; }
+  std::span<const ViewNode> nodes() const { return nodes_; }  // Ordered by id.
+  const ViewNode& node(NodeIndex index) const { return nodes_[index]; }
+
+  // Up to kRanksMax authorities of the slot, best first; fewer when the cluster has fewer.
+  std::span<const NodeIndex> Ranks(Slot slot) const;
+  // kNoNode: not in the view.
+  NodeIndex Find(const NodeId& id) const;
+  NodeIndex FindStable(std::string_view stable_id) const;  // Highest epoch.
+  NodeIndex FindName(std::string_view name) const;  // "stable_id" or "stable_id:epoch".
+
+  // The storage nodes of a pool in rendezvous order for a key: where copies go after explicit
+  // preferences. `pool` empty: every pool. At most `count`.
+  std::vector<NodeIndex> PlacementOrder(uint64_t key_hash, std::string_view pool,
+                                        size_t count) const;
+
+ private:
+  friend class ViewBuilder;
+  uint64_t revision_ = 0;
+  std::vector<ViewNode> nodes_;
+  std::vector<NodeIndex> ranks_;  // kSlotCount * width_
+  size_t width_ = 0;              // min(kRanksMax, authorities)
+};
+
+// Keeps the working state (scores) between views so that one change costs one node's share of
+// the hashing, not the cluster's. Not thread-safe.
+class ViewBuilder {
+ public:
+  explicit ViewBuilder(std::string route_scope);
+  ~ViewBuilder();
+  // `leases` is the whole membership. Order does not matter; duplicates of an id: the last wins.
+  std::shared_ptr<const ClusterView> Build(uint64_t revision, std::vector<LeaseRecord> leases);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// An empty view with revision 0.
+std::shared_ptr<const ClusterView> EmptyView();
+
+}  // namespace mooncake::routing
