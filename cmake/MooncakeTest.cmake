@@ -34,16 +34,22 @@ function(mooncake_testing)
 endfunction()
 
 # mooncake_test(<kind> <name> SOURCES <files...> [LIBS <targets...>] [TIMEOUT <seconds>]
-#               [RUN_SERIAL])
+#               [RUN_SERIAL] [NO_SANITIZE])
 #
 # Makes the binary <kind>_<name> and the ctest entry <kind>.<name> with the label <kind>.
+# NO_SANITIZE leaves it out of sanitizer builds (foreign libraries that they cannot follow).
 function(mooncake_test kind name)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "RUN_SERIAL" "TIMEOUT" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "RUN_SERIAL;NO_SANITIZE" "TIMEOUT" "SOURCES;LIBS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "mooncake_test(${kind} ${name}): wrong arguments: ${arg_UNPARSED_ARGUMENTS}")
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
+  endif()
+  if(MOONCAKE_SANITIZE AND arg_NO_SANITIZE)
+    return()
+  elseif(MOONCAKE_SANITIZE)
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")
   endif()
   set(target "${kind}_${name}")
   add_executable(${target} ${arg_SOURCES})
