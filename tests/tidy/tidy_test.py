@@ -41,7 +41,7 @@ HOMES = {
     r"sqlite3\.h": ["src/metadata/sqlite/"],
     r"(grpc|grpcpp)/|.*\.grpc\.pb\.h": ["src/metadata/etcd/", "src/daemon/", "src/client/dummy"],
     r"(infiniband|rdma)/": ["src/transfer/rdma/"],
-    r"(spdlog|prometheus|fmt)/": ["src/obs/"],
+    r"(spdlog|prometheus)/": ["src/obs/"],
     r"pybind11/": ["python/src/"],
     r"CLI/": ["src/daemon/", "src/admin/", "src/bench/"],
     r"xxhash\.h": ["src/base/"],
