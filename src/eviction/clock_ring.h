@@ -40,27 +40,40 @@ class ClockEntry {
 
 class ClockRing {
  public:
-  // Adds a fresh entry just behind the hand: it is looked at last.
+  using Evictable = std::function<bool(const ClockEntry&)>;
+  using Enough = std::function<bool(const std::vector<ClockEntry*>&)>;
+
+  // Adds a fresh entry just behind the hand: it is looked at last. Earlier hits are forgotten.
+  // REQUIRES: the entry is in no ring. A pin that lapses is a Remove and an Insert.
   void Insert(ClockEntry& entry, bool soft_pinned);
   // No-op for an entry that is not in the ring.
   void Remove(ClockEntry& entry);
   size_t size() const { return unpinned_.size + pinned_.size; }
 
-  // Takes victims out of the ring until `enough` says so for the ones taken so far, in CLOCK
-  // order; soft-pinned entries (oldest first) only when no unpinned one is left. `evictable`
-  // false skips an entry and leaves it in (it is being read or written now). Looks at each
-  // entry at most kHitCredit + 2 times, so it ends even when nothing is evictable.
-  std::vector<ClockEntry*> TakeVictims(
-      const std::function<bool(const ClockEntry&)>& evictable,
-      const std::function<bool(const std::vector<ClockEntry*>&)>& enough);
+  // Takes victims out of the ring until `enough` says so for the ones taken so far (it is asked
+  // for none at first), in CLOCK order; soft-pinned entries (oldest first, whatever their hits)
+  // only when no evictable unpinned one is left. `evictable` false skips an entry and leaves it
+  // in, with its credit (it is being read or written now). Looks at each entry at most
+  // kHitCredit + 2 times, so it ends even when nothing is evictable. The callbacks must not
+  // change the ring.
+  std::vector<ClockEntry*> TakeVictims(const Evictable& evictable, const Enough& enough);
 
  private:
   struct List {
     ClockEntry* hand = nullptr;
     size_t size = 0;
   };
+  // One for the grace of a fresh entry, one for each credit, one to take it.
+  static constexpr int kRounds = kHitCredit + 2;
+
   static void Link(List& list, ClockEntry& entry);
   static void Unlink(List& list, ClockEntry& entry);
+  static bool Spare(ClockEntry& entry);
+  bool TakeUnpinned(const Evictable& evictable, const Enough& enough,
+                    std::vector<ClockEntry*>& victims);
+  bool TakePinned(const Evictable& evictable, const Enough& enough,
+                  std::vector<ClockEntry*>& victims);
+
   List unpinned_;
   List pinned_;
 };
