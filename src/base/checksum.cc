@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "base/check.h"
 #include "base/xxh3_kernel.h"
@@ -14,21 +13,15 @@ namespace {
 // written without a trip to memory.
 constexpr size_t kCopyChunkBytes = 16 * 1024;
 
-struct alignas(kXxh3StateAlignment) State {
-  unsigned char bytes[kXxh3StateSize];
-};
-
 }  // namespace
 
 uint64_t Checksum(ConstBytes bytes) { return BestXxh3Kernel().hash(bytes.data(), bytes.size()); }
 
 uint64_t Checksum(std::span<const ConstBytes> pieces) {
   if (pieces.size() == 1) return Checksum(pieces.front());
-  const Xxh3Kernel& kernel = BestXxh3Kernel();
-  State state;
-  kernel.reset(&state);
-  for (ConstBytes piece : pieces) kernel.update(&state, piece.data(), piece.size());
-  return kernel.digest(&state);
+  ChecksumStream stream;
+  for (ConstBytes piece : pieces) stream.Update(piece);
+  return stream.Digest();
 }
 
 uint64_t CopyWithChecksum(MutableBytes target, ConstBytes source) {
@@ -40,26 +33,19 @@ uint64_t CopyWithChecksum(MutableBytes target, ConstBytes source) {
     std::memcpy(target.data(), source.data(), source.size());
     return Checksum(target.first(source.size()));
   }
-  const Xxh3Kernel& kernel = BestXxh3Kernel();
-  State state;
-  kernel.reset(&state);
+  ChecksumStream stream;
   for (size_t at = 0; at < source.size(); at += kCopyChunkBytes) {
     const size_t size = std::min(kCopyChunkBytes, source.size() - at);
     std::memcpy(target.data() + at, source.data() + at, size);
-    kernel.update(&state, target.data() + at, size);
+    stream.Update(target.subspan(at, size));
   }
-  return kernel.digest(&state);
+  return stream.Digest();
 }
 
-ChecksumStream::ChecksumStream() : state_(new State) { Reset(); }
-ChecksumStream::ChecksumStream(const ChecksumStream& other)
-    : state_(new State(*static_cast<const State*>(other.state_))) {}
-ChecksumStream& ChecksumStream::operator=(const ChecksumStream& other) {
-  *static_cast<State*>(state_) = *static_cast<const State*>(other.state_);
-  return *this;
+void ChecksumStream::Reset() {
+  static_assert(sizeof(state_) >= kXxh3StateSize && alignof(ChecksumStream) >= kXxh3StateAlignment);
+  BestXxh3Kernel().reset(state_);
 }
-ChecksumStream::~ChecksumStream() { delete static_cast<State*>(state_); }
-void ChecksumStream::Reset() { BestXxh3Kernel().reset(state_); }
 void ChecksumStream::Update(ConstBytes bytes) {
   BestXxh3Kernel().update(state_, bytes.data(), bytes.size());
 }
