@@ -1,0 +1,196 @@
+#include "mooncake/config.h"
+
+#include <algorithm>
+
+#include "base/hostport.h"
+#include "base/url.h"
+#include "client/config/config_parse.h"
+#include "client/config/config_table.h"
+
+namespace mooncake {
+namespace {
+
+using client_config::FindSetting;
+using client_config::Given;
+using client_config::NotAllowed;
+using client_config::Setting;
+using client_config::Settings;
+using client_config::Split;
+using Texts = std::map<std::string, std::string>;
+
+// Where the value of one setting comes from, and whether it was given at all.
+class Source {
+ public:
+  Source(const Texts& values, const Texts& environment)
+      : values_(values), environment_(environment) {}
+
+  // The value under the setting's own name, then under its aliases, then the environment's.
+  // An empty text counts as absent.
+  std::optional<Given> Find(const Setting& setting) const {
+    if (auto own = Lookup(values_, setting.name)) return own;
+    for (std::string_view alias : Split(setting.aliases, ' ')) {
+      if (auto found = Lookup(values_, alias)) return found;
+    }
+    for (std::string_view variable : Split(setting.environment, ' ')) {
+      if (auto found = Lookup(environment_, variable)) return found;
+    }
+    return std::nullopt;
+  }
+
+  bool Has(std::string_view name) const { return Find(*FindSetting(name)).has_value(); }
+
+  // What the user called the setting, for messages.
+  std::string FieldOf(std::string_view name) const {
+    const std::optional<Given> given = Find(*FindSetting(name));
+    return std::string(given ? given->field : name);
+  }
+
+ private:
+  static std::optional<Given> Lookup(const Texts& texts, std::string_view name) {
+    const auto found = texts.find(std::string(name));
+    if (found == texts.end() || client_config::Trim(found->second).empty()) return std::nullopt;
+    return Given{found->first, found->second};
+  }
+
+  const Texts& values_;
+  const Texts& environment_;
+};
+
+Status CheckNames(const Texts& values) {
+  for (const auto& [name, text] : values) {
+    if (FindSetting(name) != nullptr) continue;
+    const std::string nearest = NearestConfigName(name);
+    std::string message = "there is no setting \"" + name + "\"";
+    if (!nearest.empty()) message += "; did you mean \"" + nearest + "\"?";
+    return InvalidArgument(message);
+  }
+  return Ok();
+}
+
+Error Required(std::string_view field, std::string_view allowed) {
+  std::string message(field);
+  message.append(" is required; allowed: ").append(allowed);
+  return InvalidArgument(std::move(message));
+}
+
+constexpr std::string_view kMetadataSchemes =
+    "memory://NAME, sqlite:///absolute/path.db, redis://[user:pass@]host:port/db, "
+    "rediss://..., etcd://host:port[,host:port]";
+
+Status CheckMetadataUrl(const Source& source, const StoreConfig& config) {
+  const std::string field = source.FieldOf("metadata_url");
+  if (config.metadata_url.empty()) {
+    return Required(field, kMetadataSchemes);
+  }
+  const Error refused = NotAllowed(field, base::RedactUrl(config.metadata_url), kMetadataSchemes);
+  const Result<base::Url> url = base::ParseUrl(field, config.metadata_url);
+  if (!url) return refused;
+  if (url->scheme == "sqlite") {
+    const bool has_path = url->host.empty() && url->path.size() > 1 && url->path.front() == '/';
+    return has_path ? Ok() : Status(refused);
+  }
+  for (std::string_view scheme : {"memory", "redis", "rediss", "etcd"}) {
+    if (url->scheme == scheme) return url->host.empty() ? Status(refused) : Ok();
+  }
+  return refused;
+}
+
+Status CheckTransportMetadataUrl(const Source& source, StoreConfig& config) {
+  const std::string field = source.FieldOf("transport_metadata_url");
+  std::string& text = config.transport_metadata_url;
+  if (client_config::Lower(text) == "p2phandshake") {
+    text = "P2PHANDSHAKE";
+    return Ok();
+  }
+  const Result<base::Url> url = base::ParseUrl(field, text);
+  if (url && (url->scheme == "redis" || url->scheme == "rediss")) return Ok();
+  return NotAllowed(field, base::RedactUrl(text), "P2PHANDSHAKE or redis://host:port/db");
+}
+
+// A port in local_hostname is the node port.
+Status ResolveAddress(const Source& source, StoreConfig& config) {
+  constexpr std::string_view kAllowed = "host, host:port or [v6]:port";
+  const std::string field = source.FieldOf("local_hostname");
+  if (config.local_hostname.empty()) {
+    return Required(field, kAllowed);
+  }
+  const Result<base::HostPort> address = base::ParseHostPort(field, config.local_hostname);
+  if (!address || address->host.empty()) {
+    return NotAllowed(field, config.local_hostname, kAllowed);
+  }
+  if (address->port && config.transport_rpc_port != 0 &&
+      *address->port != config.transport_rpc_port) {
+    return NotAllowed(source.FieldOf("transport_rpc_port"),
+                      std::to_string(config.transport_rpc_port),
+                      "the port of " + field + ", which is \"" + config.local_hostname + "\"");
+  }
+  if (address->port) config.transport_rpc_port = *address->port;
+  config.local_hostname = address->host;
+  return Ok();
+}
+
+// Fills in the labels that follow from other settings; refuses a node that cannot do its work.
+Status ResolveStorage(StoreConfig& config) {
+  const bool offers = config.global_segment_size > 0;
+  config.labels.try_emplace("storage", offers ? "true" : "false");
+  config.labels.try_emplace("route", offers ? "true" : "false");
+  MC_TRY(const bool storage,
+         client_config::ParseBool("the label storage", config.labels.at("storage")));
+  MC_TRY(const bool route, client_config::ParseBool("the label route", config.labels.at("route")));
+  config.labels["storage"] = storage ? "true" : "false";
+  config.labels["route"] = route ? "true" : "false";
+  if (storage && !offers) {
+    return NotAllowed("global_segment_size", "0", "more than 0, as the label storage is true");
+  }
+  if (!storage && !config.routed_writes) {
+    return NotAllowed("routed_writes", "false",
+                      "true for a node without storage (global_segment_size 0, or the label "
+                      "storage=false), which could not place a value anywhere");
+  }
+  return Ok();
+}
+
+Status CheckWatermarks(const Source& source, const StoreConfig& config) {
+  if (config.eviction_low_watermark_percent < config.eviction_high_watermark_percent) return Ok();
+  return NotAllowed(source.FieldOf("eviction_low_watermark_percent"),
+                    std::to_string(config.eviction_low_watermark_percent),
+                    "less than eviction_high_watermark_percent, which is " +
+                        std::to_string(config.eviction_high_watermark_percent));
+}
+
+void ResolveHugepages(const Source& source, StoreConfig& config) {
+  constexpr uint64_t kHugepageDefault = uint64_t{2} << 20;
+  if (config.hugepage_size > 0 && !source.Has("use_hugepage")) config.use_hugepage = true;
+  if (!config.use_hugepage) config.hugepage_size = 0;
+  if (config.use_hugepage && config.hugepage_size == 0) config.hugepage_size = kHugepageDefault;
+}
+
+void ResolveHeartbeat(StoreConfig& config) {
+  if (config.heartbeat_interval_ms >= config.lease_ttl_ms) config.heartbeat_interval_ms = 0;
+  if (config.heartbeat_interval_ms == 0) {
+    config.heartbeat_interval_ms = std::max<uint64_t>(config.lease_ttl_ms / 3, 1);
+  }
+}
+
+}  // namespace
+
+Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environment) {
+  MC_RETURN_IF_ERROR(CheckNames(values));
+  const Source source(values, environment);
+  StoreConfig config;
+  for (const Setting& setting : Settings()) {
+    if (const std::optional<Given> given = source.Find(setting)) {
+      MC_RETURN_IF_ERROR(setting.apply(*given, config));
+    }
+  }
+  MC_RETURN_IF_ERROR(CheckMetadataUrl(source, config));
+  MC_RETURN_IF_ERROR(CheckTransportMetadataUrl(source, config));
+  MC_RETURN_IF_ERROR(ResolveAddress(source, config));
+  MC_RETURN_IF_ERROR(ResolveStorage(config));
+  MC_RETURN_IF_ERROR(CheckWatermarks(source, config));
+  ResolveHugepages(source, config);
+  ResolveHeartbeat(config);
+  return config;
+}
+
+}  // namespace mooncake

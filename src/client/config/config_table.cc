@@ -1,0 +1,238 @@
+#include "client/config/config_table.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "client/config/config_parse.h"
+
+namespace mooncake::client_config {
+namespace {
+
+template <auto kField>
+Status Text(const Given& given, StoreConfig& config) {
+  config.*kField = Trim(given.text);
+  return Ok();
+}
+
+// Kept to the byte: a space may be part of a password.
+template <auto kField>
+Status Secret(const Given& given, StoreConfig& config) {
+  config.*kField = given.text;
+  return Ok();
+}
+
+template <auto kField>
+Status Size(const Given& given, StoreConfig& config) {
+  MC_TRY(config.*kField, ParseSize(given.field, given.text));
+  return Ok();
+}
+
+template <auto kField>
+Status Bool(const Given& given, StoreConfig& config) {
+  MC_TRY(config.*kField, ParseBool(given.field, given.text));
+  return Ok();
+}
+
+template <auto kField, uint64_t kMin, uint64_t kMax>
+Status Integer(const Given& given, StoreConfig& config) {
+  MC_TRY(const uint64_t value, ParseInteger(given.field, given.text, kMin, kMax));
+  config.*kField = static_cast<std::remove_reference_t<decltype(config.*kField)>>(value);
+  return Ok();
+}
+
+// A day: longer limits are mistakes, and arithmetic on times cannot overflow.
+constexpr uint64_t kMillisecondsMax = 24 * 3'600 * 1'000;
+
+template <auto kField, uint64_t kMin = 1>
+Status Milliseconds(const Given& given, StoreConfig& config) {
+  return Integer<kField, kMin, kMillisecondsMax>(given, config);
+}
+
+constexpr uint64_t kReplicasMax = 64;
+
+Status Replicas(const Given& given, StoreConfig& config) {
+  MC_RETURN_IF_ERROR(Integer<&StoreConfig::replica_count, 0, kReplicasMax>(given, config));
+  config.replica_count = std::max(config.replica_count, 1U);
+  return Ok();
+}
+
+Status Protocol(const Given& given, StoreConfig& config) {
+  MC_TRY(config.protocol, ParseChoice(given.field, given.text, "tcp rdma auto"));
+  return Ok();
+}
+
+Status State(const Given& given, StoreConfig& config) {
+  MC_TRY(config.initial_state,
+         ParseChoice(given.field, given.text, "standby active draining sealed offline"));
+  return Ok();
+}
+
+Status RouteControl(const Given& given, StoreConfig& config) {
+  MC_TRY(config.route_control,
+         ParseChoice(given.field, given.text, "embedded_wrh|wrh metadata_only|metadata"));
+  return Ok();
+}
+
+Status Backend(const Given& given, StoreConfig& config) {
+  MC_TRY(config.transport_backend,
+         ParseChoice(given.field, given.text, "classic_te|classic|te tent"));
+  return Ok();
+}
+
+Status LabelMap(const Given& given, StoreConfig& config) {
+  MC_TRY(config.labels, ParseLabels(given.field, given.text));
+  return Ok();
+}
+
+Status Hugepage(const Given& given, StoreConfig& config) {
+  MC_TRY(config.hugepage_size, ParseHugepageSize(given.field, given.text));
+  return Ok();
+}
+
+Status SecretFile(const Given& given, StoreConfig& config) {
+  if (!config.cluster_secret.empty()) return Ok();
+  std::ifstream file{std::string(given.text)};
+  std::ostringstream content;
+  content << file.rdbuf();
+  config.cluster_secret = Trim(content.view());
+  if (config.cluster_secret.empty()) {
+    return NotAllowed(given.field, given.text, "the path of a readable file with the secret");
+  }
+  return Ok();
+}
+
+using C = StoreConfig;
+#define MC_ENV "MC_STORE_RS_"
+constexpr std::string_view kCountAllowed = "0 to 64; 0 means 1";
+constexpr std::string_view kTimeAllowed = "1 to 86400000";
+constexpr std::string_view kSizeAllowed = "NUMBER[unit], unit B, K, M, G or T (KB, KiB, ...)";
+
+constexpr Setting kSettings[] = {
+    {"local_hostname", "", "MOONCAKE_LOCAL_HOSTNAME", "text", "", "host, host:port or [v6]:port",
+     "Where other nodes reach this one; a port here is the same as transport_rpc_port. Required.",
+     Text<&C::local_hostname>},
+    {"transport_metadata_url", "metadata_server", MC_ENV "TRANSPORT_METADATA_URL", "URL",
+     "P2PHANDSHAKE", "P2PHANDSHAKE or redis://...",
+     "Where transport endpoints are kept: in the leases, or also in Redis.",
+     Text<&C::transport_metadata_url>},
+    {"metadata_url", "master_server master_server_addr master_server_address",
+     MC_ENV "METADATA_URL", "URL", "",
+     "memory://NAME, sqlite:///absolute/path.db, redis://[user:pass@]host:port/db, "
+     "etcd://host:port[,host:port]",
+     "The metadata service of the cluster. Required.", Text<&C::metadata_url>},
+    {"global_segment_size", "storage_bytes", MC_ENV "STORAGE_BYTES", "size", "0", kSizeAllowed,
+     "Storage offered to the cluster; 0 offers none. setup(dict) takes 16 MiB when it is absent.",
+     Size<&C::global_segment_size>},
+    {"local_buffer_size", "scratch_bytes", MC_ENV "SCRATCH_BYTES", "size", "0", kSizeAllowed,
+     "The registered pool behind BufferPool; 0 makes none. setup(dict) takes 16 MiB when it is "
+     "absent.",
+     Size<&C::local_buffer_size>},
+    {"protocol", "", "MOONCAKE_PROTOCOL", "choice", "tcp", "tcp, rdma, auto",
+     "How values travel between hosts.", Protocol},
+    {"device_name", "rdma_devices", MC_ENV "RDMA_DEVICES", "text", "", "names, commas between",
+     "The RDMA devices to use; none given: all that are up.", Text<&C::device_name>},
+    {"stable_id", "", MC_ENV "STABLE_ID", "text", "", "any text",
+     "The node's name across restarts. Absent: made up, unique per process and call.",
+     Text<&C::stable_id>},
+    {"initial_state", "state", MC_ENV "INITIAL_STATE", "choice", "active",
+     "standby, active, draining, sealed, offline", "The state in which the node joins.", State},
+    {"keyspace", "", MC_ENV "KEYSPACE", "text", "mc/store-rs/v2", "any text",
+     "Clusters with different keyspaces share a metadata service without seeing each other.",
+     Text<&C::keyspace>},
+    {"worker_scope", "", MC_ENV "WORKER_SCOPE", "text", "", "any text",
+     "The scope of the local hot cache and of dummy clients. Absent: the keyspace.",
+     Text<&C::worker_scope>},
+    {"tenant", "tenant_id", MC_ENV "TENANT", "text", "default", "any text",
+     "The tenant of calls that name none.", Text<&C::tenant>},
+    {"domain", "", MC_ENV "DOMAIN", "text", "default", "any text",
+     "The second part of the namespace of all keys.", Text<&C::domain>},
+    {"object_set", "", MC_ENV "OBJECT_SET", "text", "default", "any text",
+     "The third part of the namespace of all keys.", Text<&C::object_set>},
+    {"labels", "label", MC_ENV "LABELS", "map", "",
+     "k=v pairs with commas between, or a JSON object",
+     "Labels of the node: pool, route_scope, and storage and route, which are true exactly when "
+     "storage is offered.",
+     LabelMap},
+    {"routed_writes", "", MC_ENV "ROUTED_WRITES", "boolean", "false", "true, false",
+     "Whether values may be placed on other nodes. Needed without own storage.",
+     Bool<&C::routed_writes>},
+    {"replica_count", "", MC_ENV "REPLICA_COUNT", "integer", "1", kCountAllowed,
+     "Copies of each value of a put without a ReplicateConfig.", Replicas},
+    {"route_topk", "", MC_ENV "ROUTE_TOPK", "integer", "2", "2 to 64",
+     "Nodes that hold the route of a key.", Integer<&C::route_topk, 2, kReplicasMax>},
+    {"route_control", "", MC_ENV "ROUTE_CONTROL", "choice", "embedded_wrh",
+     "embedded_wrh, metadata_only", "Where routes are kept: on the nodes or in the metadata.",
+     RouteControl},
+    {"transport_rpc_port", "rpc_server_port", MC_ENV "TRANSPORT_RPC_PORT", "port", "0",
+     "0 to 65535", "The node port; 0 takes any free one.",
+     Integer<&C::transport_rpc_port, 0, UINT16_MAX>},
+    {"transport_backend", "", MC_ENV "TRANSPORT_BACKEND", "choice", "classic_te",
+     "classic_te, tent", "One path to each peer, or several.", Backend},
+    {"local_segment_name", "", MC_ENV "LOCAL_SEGMENT_NAME", "text", "", "any text",
+     "The name of the own segment. Absent: <stable_id>-segment.", Text<&C::local_segment_name>},
+    {"lease_ttl_ms", "", MC_ENV "LEASE_TTL_MS", "milliseconds", "30000", kTimeAllowed,
+     "How long the node is believed alive after its last heartbeat.",
+     Milliseconds<&C::lease_ttl_ms>},
+    {"heartbeat_interval_ms", "", MC_ENV "HEARTBEAT_INTERVAL_MS", "milliseconds", "0",
+     "0 to 86400000", "Between heartbeats; 0, or not below the lease: a third of the lease.",
+     Milliseconds<&C::heartbeat_interval_ms, 0>},
+    {"request_timeout_ms", "", MC_ENV "REQUEST_TIMEOUT_MS", "milliseconds", "65000", kTimeAllowed,
+     "The limit of every call.", Milliseconds<&C::request_timeout_ms>},
+    {"startup_timeout_ms", "", MC_ENV "STARTUP_TIMEOUT_MS", "milliseconds", "20000", kTimeAllowed,
+     "How long setup waits for the metadata service.", Milliseconds<&C::startup_timeout_ms>},
+    {"heartbeat_timeout_ms", "", MC_ENV "HEARTBEAT_TIMEOUT_MS", "milliseconds", "15000",
+     kTimeAllowed, "The limit of one heartbeat.", Milliseconds<&C::heartbeat_timeout_ms>},
+    {"transfer_stall_timeout_ms", "transfer_timeout_ms",
+     MC_ENV "TRANSFER_STALL_TIMEOUT_MS " MC_ENV "TRANSFER_TIMEOUT_MS", "milliseconds", "10000",
+     kTimeAllowed, "How long a silent peer is waited for before it is avoided.",
+     Milliseconds<&C::transfer_stall_timeout_ms>},
+    {"use_hugepage", "", "MC_STORE_USE_HUGEPAGE", "boolean", "false", "true, false",
+     "Storage and pool on huge pages, which must be reserved. True when hugepage_size is given.",
+     Bool<&C::use_hugepage>},
+    {"hugepage_size", "", "MC_STORE_HUGEPAGE_SIZE", "size", "", "2MB, 1GB",
+     "The page size. Absent: 2 MiB when use_hugepage is true.", Hugepage},
+    {"eviction_high_watermark_percent", "", MC_ENV "EVICTION_HIGH_WATERMARK_PERCENT", "percent",
+     "90", "1 to 100", "Above this share of used storage, values are evicted in the background.",
+     Integer<&C::eviction_high_watermark_percent, 1, 100>},
+    {"eviction_low_watermark_percent", "", MC_ENV "EVICTION_LOW_WATERMARK_PERCENT", "percent", "80",
+     "0 to 99, below the high watermark", "Where background eviction stops.",
+     Integer<&C::eviction_low_watermark_percent, 0, 99>},
+    {"cluster_secret", "", MC_ENV "CLUSTER_SECRET", "secret", "", "any text",
+     "Nodes prove to each other that they know it. Absent: they do not ask.",
+     Secret<&C::cluster_secret>},
+    {"cluster_secret_file", "", MC_ENV "CLUSTER_SECRET_FILE", "path", "", "a readable file",
+     "A file that holds the cluster_secret; not read when that is given.", SecretFile},
+    {"redis_username", "", "MC_REDIS_USERNAME", "text", "", "any text",
+     "The Redis user where the URL names none.", Secret<&C::redis_username>},
+    {"redis_password", "", "MC_REDIS_PASSWORD", "secret", "", "any text",
+     "The Redis password where the URL names none.", Secret<&C::redis_password>},
+    {"redis_connect_timeout_ms", "", MC_ENV "REDIS_CONNECT_TIMEOUT_MS", "milliseconds", "3000",
+     kTimeAllowed, "The limit of one connection attempt to Redis.",
+     Milliseconds<&C::redis_connect_timeout_ms>},
+    {"redis_io_timeout_ms", "", MC_ENV "REDIS_IO_TIMEOUT_MS", "milliseconds", "3000", kTimeAllowed,
+     "The limit of one Redis command.", Milliseconds<&C::redis_io_timeout_ms>},
+};
+#undef MC_ENV
+
+}  // namespace
+
+std::span<const Setting> Settings() { return kSettings; }
+
+const Setting* FindSetting(std::string_view name) {
+  for (const Setting& setting : kSettings) {
+    if (setting.name == name) return &setting;
+    const std::vector<std::string_view> aliases = Split(setting.aliases, ' ');
+    if (std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return &setting;
+  }
+  return nullptr;
+}
+
+std::string FlagOf(std::string_view name) {
+  std::string flag = "--";
+  flag.append(name);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+}  // namespace mooncake::client_config
