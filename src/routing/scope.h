@@ -26,8 +26,8 @@ uint64_t KeyHash(uint64_t scope_seed, std::string_view key);
 std::string ScopeText(const Scope& scope);
 
 // What query_route shows: "<tenant>::<key>" in the default domain and object set, else
-// "<tenant>::ns/<domain>/<object_set>/<key>" with each component percent-encoded
-// (kept: 0-9 A-Z a-z - _ . ; else %XX upper case).
+// "<tenant>::ns/<domain>/<object_set>/<key>" with each component percent-encoded (digits,
+// letters and the three characters "-_." stay; every other byte is %XX in upper case).
 std::string RouteKeyText(const Scope& scope, std::string_view key);
 
 }  // namespace mooncake::routing

@@ -5,12 +5,15 @@
 // Authorities of a slot: the nodes that are Active, not suspect, carry the label route=true
 // (and the observer's route_scope where it has one), one per stable_id (the highest epoch),
 // ordered by weighted rendezvous hashing over (slot, stable_id) with label route_weight
-// (Schindelhauer and Schomaker 2005: score = -weight / ln(uniform hash)); the epoch is not
-// hashed, so an upgraded node keeps its slots.
+// (Schindelhauer and Schomaker 2005: score = -weight / ln(uniform hash), rendezvous.h); the
+// epoch is not hashed, so an upgraded node keeps its slots. A node of another protocol_major
+// is neither authority nor storage nor readable.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,10 +36,10 @@ inline Slot SlotOf(uint64_t key_hash) { return static_cast<Slot>(key_hash >> 48)
 
 struct ViewNode {
   LeaseRecord lease;
-  bool authority = false;  // May be an authority (see above).
+  bool authority = false;  // Is an authority (see above): at most one node per stable_id.
   bool storage = false;    // Active, not suspect, label storage=true, has an Active segment.
   bool readable = false;   // Standby, Active or Draining with an endpoint.
-  double weight = 1.0;
+  double weight = 1.0;     // Label route_weight; 1 unless that is a positive number.
 
   const std::string& Label(const std::string& name) const;  // "" when absent.
 };
@@ -47,7 +50,8 @@ class ClusterView {
   std::span<const ViewNode> nodes() const { return nodes_; }  // Ordered by id.
   const ViewNode& node(NodeIndex index) const { return nodes_[index]; }
 
-  // Up to kRanksMax authorities of the slot, best first; fewer when the cluster has fewer.
+  // Up to kRanksMax authorities of the slot, best first; fewer when the cluster has fewer, none
+  // for a slot that does not exist.
   std::span<const NodeIndex> Ranks(Slot slot) const;
   // kNoNode: not in the view.
   NodeIndex Find(const NodeId& id) const;
@@ -55,16 +59,26 @@ class ClusterView {
   NodeIndex FindName(std::string_view name) const;  // "stable_id" or "stable_id:epoch".
 
   // The storage nodes of a pool in rendezvous order for a key: where copies go after explicit
-  // preferences. `pool` empty: every pool. At most `count`.
+  // preferences. `pool` (the label's value) empty: every pool. At most `count`, and one node per
+  // stable_id (the highest epoch), as two copies on one machine protect nothing. Unweighted.
   std::vector<NodeIndex> PlacementOrder(uint64_t key_hash, std::string_view pool,
                                         size_t count) const;
 
  private:
   friend class ViewBuilder;
+  struct PoolMember {
+    uint64_t seed;
+    NodeIndex node;
+  };
+  void IndexNodes();
+  void IndexPools();
+
   uint64_t revision_ = 0;
   std::vector<ViewNode> nodes_;
   std::vector<NodeIndex> ranks_;  // kSlotCount * width_
   size_t width_ = 0;              // min(kRanksMax, authorities)
+  std::vector<NodeIndex> by_stable_id_;  // Open addressing, a power of two, half full at most.
+  std::map<std::string, std::vector<PoolMember>, std::less<>> pools_;  // "": all.
 };
 
 // Keeps the working state (scores) between views so that one change costs one node's share of

@@ -1,0 +1,16 @@
+#include "routing/rendezvous.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mooncake::routing {
+
+Contender MakeContender(std::string_view name, double weight) {
+  if (std::isnan(weight)) weight = 1.0;
+  weight = std::clamp(weight, kWeightMin, kWeightMax);
+  // One division, an addition and a truncation: exact in IEEE 754 on every machine.
+  auto handicap = static_cast<uint64_t>(1'048'576.0 / weight + 0.5);
+  return {.seed = base::Hash64(name), .handicap = handicap};
+}
+
+}  // namespace mooncake::routing

@@ -1,0 +1,225 @@
+#include "routing/view.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
+#include "routing/slot_ranks.h"
+
+namespace mooncake::routing {
+namespace {
+
+constexpr uint32_t kProtocolMajor = 1;
+// Sets placement apart from the slots, so that a node's luck with one is not its luck with both.
+constexpr uint64_t kPlacementSeed = 0x706c6163656d656eULL;
+
+double WeightOf(const std::string& text) {
+  double weight = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
+  bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && std::isfinite(weight) && weight > 0 ? weight : 1.0;
+}
+
+bool OffersStorage(const LeaseRecord& lease) {
+  return std::any_of(lease.segments.begin(), lease.segments.end(), [](const SegmentRecord& s) {
+    return s.state == NodeState::kActive && s.capacity_bytes > 0;
+  });
+}
+
+ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope) {
+  ViewNode node;
+  node.lease = std::move(lease);
+  const LeaseRecord& record = node.lease;
+  node.weight = WeightOf(node.Label("route_weight"));
+  if (record.protocol_major != kProtocolMajor) return node;
+  bool active = record.state == NodeState::kActive && !record.suspect;
+  node.authority = active && node.Label("route") == "true" &&
+                   (route_scope.empty() || node.Label("route_scope") == route_scope);
+  node.storage = active && node.Label("storage") == "true" && OffersStorage(record);
+  bool serves = record.state == NodeState::kStandby || record.state == NodeState::kActive ||
+                record.state == NodeState::kDraining;
+  node.readable = serves && !record.endpoint.empty();
+  return node;
+}
+
+// Ordered by id; of several leases of an id the one that came last.
+std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::string& route_scope) {
+  std::stable_sort(leases.begin(), leases.end(),
+                   [](const LeaseRecord& a, const LeaseRecord& b) { return a.id < b.id; });
+  std::vector<ViewNode> nodes;
+  nodes.reserve(leases.size());
+  for (LeaseRecord& lease : leases) {
+    bool again = !nodes.empty() && nodes.back().lease.id == lease.id;
+    if (again) nodes.pop_back();
+    nodes.push_back(MakeNode(std::move(lease), route_scope));
+  }
+  return nodes;
+}
+
+}  // namespace
+
+const std::string& ViewNode::Label(const std::string& name) const {
+  static const std::string absent;
+  auto label = lease.labels.find(name);
+  return label == lease.labels.end() ? absent : label->second;
+}
+
+std::span<const NodeIndex> ClusterView::Ranks(Slot slot) const {
+  if (slot >= kSlotCount) return {};
+  return {ranks_.data() + size_t{slot} * width_, width_};
+}
+
+void ClusterView::IndexNodes() {
+  if (nodes_.empty()) return;
+  by_stable_id_.assign(std::bit_ceil(nodes_.size() * 2), kNoNode);
+  size_t mask = by_stable_id_.size() - 1;
+  for (NodeIndex i = 0; i < nodes_.size(); ++i) {
+    const std::string& stable_id = nodes_[i].lease.id.stable_id;
+    // Ordered by id: the highest epoch is the last of its stable_id.
+    if (i + 1 < nodes_.size() && nodes_[i + 1].lease.id.stable_id == stable_id) continue;
+    size_t place = base::Hash64(stable_id) & mask;
+    while (by_stable_id_[place] != kNoNode) place = (place + 1) & mask;
+    by_stable_id_[place] = i;
+  }
+}
+
+void ClusterView::IndexPools() {
+  auto& all = pools_[""];
+  for (NodeIndex i = 0; i < nodes_.size(); ++i) {
+    if (!nodes_[i].storage) continue;
+    const std::string& stable_id = nodes_[i].lease.id.stable_id;
+    bool replaced = false;  // By a higher epoch that can take copies too.
+    for (NodeIndex j = i + 1; j < nodes_.size() && !replaced; ++j) {
+      if (nodes_[j].lease.id.stable_id != stable_id) break;
+      replaced = nodes_[j].storage;
+    }
+    if (replaced) continue;
+    PoolMember member{base::Hash64(stable_id, kPlacementSeed), i};
+    all.push_back(member);
+    const std::string& pool = nodes_[i].Label("pool");
+    if (!pool.empty()) pools_[pool].push_back(member);
+  }
+}
+
+NodeIndex ClusterView::FindStable(std::string_view stable_id) const {
+  if (by_stable_id_.empty()) return kNoNode;
+  size_t mask = by_stable_id_.size() - 1;
+  size_t place = base::Hash64(stable_id) & mask;
+  while (by_stable_id_[place] != kNoNode) {  // Ends: half of the places are empty.
+    if (nodes_[by_stable_id_[place]].lease.id.stable_id == stable_id) return by_stable_id_[place];
+    place = (place + 1) & mask;
+  }
+  return kNoNode;
+}
+
+NodeIndex ClusterView::Find(const NodeId& id) const {
+  NodeIndex index = FindStable(id.stable_id);
+  if (index == kNoNode) return kNoNode;
+  // Lower epochs lie in front; there are two at most while a node is being replaced.
+  while (nodes_[index].lease.id.epoch > id.epoch) {
+    if (index == 0 || nodes_[index - 1].lease.id.stable_id != id.stable_id) return kNoNode;
+    --index;
+  }
+  return nodes_[index].lease.id.epoch == id.epoch ? index : kNoNode;
+}
+
+NodeIndex ClusterView::FindName(std::string_view name) const {
+  // A stable_id may hold colons itself ("host:port"), and "a:1" may be both a name and a
+  // stable_id: the exact incarnation has precedence.
+  size_t colon = name.rfind(':');
+  if (colon != std::string_view::npos) {
+    NodeId id{std::string(name.substr(0, colon)), 0};
+    const char* last = name.data() + name.size();
+    auto [end, error] = std::from_chars(name.data() + colon + 1, last, id.epoch);
+    if (error == std::errc() && end == last) {
+      NodeIndex index = Find(id);
+      if (index != kNoNode) return index;
+    }
+  }
+  return FindStable(name);
+}
+
+std::vector<NodeIndex> ClusterView::PlacementOrder(uint64_t key_hash, std::string_view pool,
+                                                   size_t count) const {
+  auto found = pools_.find(pool);
+  if (found == pools_.end() || count == 0) return {};
+  // A heap of the best so far with the worst of them on top. Pairs order ties by index, which
+  // is the order of the stable_ids.
+  std::vector<std::pair<uint64_t, NodeIndex>> best;
+  best.reserve(std::min(count, found->second.size()));
+  for (const PoolMember& member : found->second) {
+    std::pair<uint64_t, NodeIndex> entry(base::Mix64(member.seed ^ key_hash), member.node);
+    if (best.size() == count) {
+      if (entry >= best.front()) continue;
+      std::pop_heap(best.begin(), best.end());
+      best.back() = entry;
+    } else {
+      best.push_back(entry);
+    }
+    std::push_heap(best.begin(), best.end());
+  }
+  std::sort_heap(best.begin(), best.end());
+  std::vector<NodeIndex> order;
+  order.reserve(best.size());
+  for (const auto& [score, node] : best) order.push_back(node);
+  return order;
+}
+
+struct ViewBuilder::State {
+  std::string route_scope;
+  SlotRanks ranks;
+};
+
+ViewBuilder::ViewBuilder(std::string route_scope) : state_(std::make_unique<State>()) {
+  state_->route_scope = std::move(route_scope);
+}
+
+ViewBuilder::~ViewBuilder() = default;
+
+std::shared_ptr<const ClusterView> ViewBuilder::Build(uint64_t revision,
+                                                      std::vector<LeaseRecord> leases) {
+  auto view = std::make_shared<ClusterView>();
+  view->revision_ = revision;
+  view->nodes_ = MakeNodes(std::move(leases), state_->route_scope);
+  std::map<std::string, double> weights;
+  std::map<std::string, NodeIndex> authorities;
+  for (NodeIndex i = 0; i < view->nodes_.size(); ++i) {
+    ViewNode& node = view->nodes_[i];
+    if (!node.authority) continue;
+    const std::string& stable_id = node.lease.id.stable_id;
+    auto [authority, is_first] = authorities.try_emplace(stable_id, i);
+    if (!is_first) {
+      view->nodes_[authority->second].authority = false;  // A higher epoch has taken over.
+      authority->second = i;
+    }
+    weights[stable_id] = node.weight;
+  }
+  view->IndexNodes();
+  view->IndexPools();
+
+  SlotRanks& ranks = state_->ranks;
+  ranks.Assign(weights);
+  std::vector<NodeIndex> node_of(ranks.names().size(), kNoNode);
+  for (size_t id = 0; id < node_of.size(); ++id) {
+    auto authority = authorities.find(ranks.names()[id]);
+    if (authority != authorities.end()) node_of[id] = authority->second;
+  }
+  view->width_ = std::min(kRanksMax, ranks.size());
+  view->ranks_.reserve(kSlotCount * view->width_);
+  for (Slot slot = 0; slot < kSlotCount; ++slot) {
+    std::span<const SlotRanks::Id> best = ranks.Best(slot);
+    for (size_t i = 0; i < view->width_; ++i) view->ranks_.push_back(node_of[best[i]]);
+  }
+  return view;
+}
+
+std::shared_ptr<const ClusterView> EmptyView() {
+  static const auto empty = std::make_shared<const ClusterView>();
+  return empty;
+}
+
+}  // namespace mooncake::routing
