@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace mooncake {
 
@@ -23,7 +24,11 @@ class Counter {
 class Gauge {
  public:
   virtual ~Gauge() = default;
+  // NaN hides the series until the next Set, for example of a segment that is gone.
   virtual void Set(double value) = 0;
+  virtual void Add(double delta) = 0;       // For things in flight: +1 and -1.
+  virtual void RaiseTo(double value) = 0;   // For maxima: sets the value unless it is larger.
+  virtual double Value() const = 0;
 };
 
 class Histogram {
@@ -32,14 +37,38 @@ class Histogram {
   virtual void ObserveNs(uint64_t ns) = 0;
 };
 
+// What a histogram has seen so far. Percentiles are within 5% (latency_buckets.h).
+struct HistogramSummary {
+  uint64_t count = 0;
+  uint64_t sum_ns = 0;
+  uint64_t max_ns = 0;
+  uint64_t p50_ns = 0;
+  uint64_t p90_ns = 0;
+  uint64_t p99_ns = 0;
+};
+
+// One series, for views other than Prometheus.
+struct MetricSample {
+  enum class Kind { kCounter, kGauge, kHistogram };
+
+  std::string name;  // As it was looked up: without the prefix.
+  Labels labels;     // Without the constant tenant label.
+  Kind kind = Kind::kCounter;
+  double value = 0;            // Of a counter or a gauge.
+  HistogramSummary histogram;  // Of a histogram.
+};
+
 class Metrics {
  public:
   virtual ~Metrics() = default;
+  // The same name and labels give the same handle. A name belongs to one kind of metric.
   virtual Counter& GetCounter(const std::string& name, const Labels& labels) = 0;
   virtual Gauge& GetGauge(const std::string& name, const Labels& labels) = 0;
   virtual Histogram& GetHistogram(const std::string& name, const Labels& labels) = 0;
   // Prometheus text format 0.0.4 of everything that was ever looked up.
   virtual std::string Text() = 0;
+  // The same as data, by name and labels.
+  virtual std::vector<MetricSample> Samples() { return {}; }
 };
 
 }  // namespace mooncake
