@@ -43,7 +43,7 @@ class BlockArena {
   static constexpr size_t kChunkBlocks = 1024;
   using Chunk = std::array<Block, kChunkBlocks>;
   std::vector<std::unique_ptr<Chunk>> chunks_;
-  BlockIndex used_ = 0;               // Descriptors ever handed out.
+  BlockIndex used_ = 0;             // Descriptors ever handed out.
   BlockIndex recycled_ = kNoBlock;  // Chained by `next`.
 };
 

@@ -28,7 +28,7 @@ class ExtentAllocator {
   bool Free(uint64_t offset);
 
   uint64_t capacity_bytes() const;
-  uint64_t used_bytes() const;      // In allocated ranges, rounding included.
+  uint64_t used_bytes() const;  // In allocated ranges, rounding included.
   // What Allocate can serve now: at least 63/64 of the largest free range.
   uint64_t largest_free() const;
   uint64_t allocated_count() const;

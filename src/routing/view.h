@@ -56,7 +56,7 @@ class ClusterView {
   // kNoNode: not in the view.
   NodeIndex Find(const NodeId& id) const;
   NodeIndex FindStable(std::string_view stable_id) const;  // Highest epoch.
-  NodeIndex FindName(std::string_view name) const;  // "stable_id" or "stable_id:epoch".
+  NodeIndex FindName(std::string_view name) const;         // "stable_id" or "stable_id:epoch".
 
   // The storage nodes of a pool in rendezvous order for a key: where copies go after explicit
   // preferences. `pool` (the label's value) empty: every pool. At most `count`, and one node per
@@ -75,8 +75,8 @@ class ClusterView {
 
   uint64_t revision_ = 0;
   std::vector<ViewNode> nodes_;
-  std::vector<NodeIndex> ranks_;  // kSlotCount * width_
-  size_t width_ = 0;              // min(kRanksMax, authorities)
+  std::vector<NodeIndex> ranks_;         // kSlotCount * width_
+  size_t width_ = 0;                     // min(kRanksMax, authorities)
   std::vector<NodeIndex> by_stable_id_;  // Open addressing, a power of two, half full at most.
   std::map<std::string, std::vector<PoolMember>, std::less<>> pools_;  // "": all.
 };

@@ -22,7 +22,12 @@ TEST(ExtentAllocator, RoundsSizesUpToTheAlignment) {
     uint64_t size;
     uint64_t rounded;
   };
-  const Case cases[] = {{0, 64}, {1, 64}, {63, 64}, {64, 64}, {65, 128}, {4096, 4096},
+  const Case cases[] = {{0, 64},
+                        {1, 64},
+                        {63, 64},
+                        {64, 64},
+                        {65, 128},
+                        {4096, 4096},
                         {std::numeric_limits<uint64_t>::max(), ~uint64_t{63}}};
   for (const Case& c : cases) {
     EXPECT_EQ(ExtentAllocator::RoundUp(c.size), c.rounded) << c.size;
@@ -251,13 +256,13 @@ TEST_P(RandomWorkload, AgreesWithANaiveModel) {
   EXPECT_EQ(allocator.Allocate(allocator.capacity_bytes()), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    ExtentAllocator, RandomWorkload,
-    testing::Values(Workload{"full", 64 * kMiB, 256 * 1024, 45, 400'000},
-                    Workload{"half", 64 * kMiB, 64 * 1024, 50, 300'000},
-                    Workload{"tiny", 256 * 1024, 512, 48, 200'000},
-                    Workload{"huge", uint64_t{1} << 46, uint64_t{1} << 40, 45, 100'000}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(ExtentAllocator, RandomWorkload,
+                         testing::Values(Workload{"full", 64 * kMiB, 256 * 1024, 45, 400'000},
+                                         Workload{"half", 64 * kMiB, 64 * 1024, 50, 300'000},
+                                         Workload{"tiny", 256 * 1024, 512, 48, 200'000},
+                                         Workload{"huge", uint64_t{1} << 46, uint64_t{1} << 40, 45,
+                                                  100'000}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace mooncake::allocator

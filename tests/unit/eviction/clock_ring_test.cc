@@ -184,13 +184,13 @@ TEST(ClockRing, HitsThatKeepComingNeitherBlockNorReachThePins) {
 
 TEST(ClockRing, RemoveWorksAnywhere) {
   const Case cases[] = {
-      {"abc -a 2", "bc."},        // Under the hand.
-      {"abc 1 -b 1", "a.c."},     // Under the hand after a take.
-      {"abc -c 2", "ab."},        // Just behind it.
-      {"a -a 1 a 1", ".a."},      // The only one.
-      {"!a !b -a 1", "b."},       // The oldest pin.
-      {"ab -a -a 1", "b."},       // Twice: no-op.
-      {"ab 1 -a 1", "a.b."},      // A victim is out already.
+      {"abc -a 2", "bc."},     // Under the hand.
+      {"abc 1 -b 1", "a.c."},  // Under the hand after a take.
+      {"abc -c 2", "ab."},     // Just behind it.
+      {"a -a 1 a 1", ".a."},   // The only one.
+      {"!a !b -a 1", "b."},    // The oldest pin.
+      {"ab -a -a 1", "b."},    // Twice: no-op.
+      {"ab 1 -a 1", "a.b."},   // A victim is out already.
   };
   for (const Case& c : cases) EXPECT_EQ(Script().Run(c.script), c.taken) << c.script;
 }

@@ -45,9 +45,9 @@ TEST(MakeContender, BringsWeightsIntoRange) {
     uint64_t handicap;
   };
   const double infinity = std::numeric_limits<double>::infinity();
-  const Case cases[] = {{1.0, 1 << 20},    {2.0, 1 << 19},      {0.5, 1 << 21},
-                        {3.0, 349'525},    {0.0, 1 << 30},      {-1.0, 1 << 30},
-                        {1e300, 1 << 10},  {infinity, 1 << 10}, {std::nan(""), 1 << 20}};
+  const Case cases[] = {{1.0, 1 << 20},   {2.0, 1 << 19},      {0.5, 1 << 21},
+                        {3.0, 349'525},   {0.0, 1 << 30},      {-1.0, 1 << 30},
+                        {1e300, 1 << 10}, {infinity, 1 << 10}, {std::nan(""), 1 << 20}};
   for (const Case& c : cases) EXPECT_EQ(MakeContender("a", c.weight).handicap, c.handicap);
 }
 

@@ -18,8 +18,8 @@ namespace mooncake::routing {
 namespace {
 
 struct Spread {
-  double worst;         // The largest deviation from the fair share, as a part of it.
-  double mean_square;   // The root of the mean square of the deviations, likewise.
+  double worst;        // The largest deviation from the fair share, as a part of it.
+  double mean_square;  // The root of the mean square of the deviations, likewise.
 };
 
 Spread SpreadOf(const ClusterView& view) {
@@ -144,17 +144,10 @@ void Mutate(std::mt19937& random, int population, std::map<std::string, LeaseRec
   auto [lease, is_new] = leases.try_emplace(name, MakeLease(name));
   if (is_new) return;
   switch (random() % 5) {
-    case 0:
-      lease->second.suspect = !lease->second.suspect;
-      break;
-    case 1:
-      lease->second.labels["route_weight"] = std::to_string(random() % 4);
-      break;
-    case 2:
-      ++lease->second.id.epoch;
-      break;
-    default:
-      leases.erase(lease);
+    case 0: lease->second.suspect = !lease->second.suspect; break;
+    case 1: lease->second.labels["route_weight"] = std::to_string(random() % 4); break;
+    case 2: ++lease->second.id.epoch; break;
+    default: leases.erase(lease);
   }
 }
 
