@@ -48,15 +48,11 @@ ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope) {
 
 // Ordered by id; of several leases of an id the one that came last.
 std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::string& route_scope) {
-  std::stable_sort(leases.begin(), leases.end(),
-                   [](const LeaseRecord& a, const LeaseRecord& b) { return a.id < b.id; });
+  std::map<NodeId, LeaseRecord*> by_id;
+  for (LeaseRecord& lease : leases) by_id[lease.id] = &lease;
   std::vector<ViewNode> nodes;
-  nodes.reserve(leases.size());
-  for (LeaseRecord& lease : leases) {
-    bool again = !nodes.empty() && nodes.back().lease.id == lease.id;
-    if (again) nodes.pop_back();
-    nodes.push_back(MakeNode(std::move(lease), route_scope));
-  }
+  nodes.reserve(by_id.size());
+  for (const auto& [id, lease] : by_id) nodes.push_back(MakeNode(std::move(*lease), route_scope));
   return nodes;
 }
 
