@@ -6,8 +6,8 @@ namespace mooncake::base {
 [[noreturn]] void CheckFailed(const char* condition, const char* file, int line);
 }  // namespace mooncake::base
 
-#define MC_CHECK(condition)                                                   \
-  do {                                                                        \
-    if (!(condition)) [[unlikely]]                                            \
-      ::mooncake::base::CheckFailed(#condition, __FILE__, __LINE__);          \
+#define MC_CHECK(condition)                                          \
+  do {                                                               \
+    if (!(condition)) [[unlikely]]                                   \
+      ::mooncake::base::CheckFailed(#condition, __FILE__, __LINE__); \
   } while (false)

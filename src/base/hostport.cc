@@ -6,8 +6,8 @@ namespace mooncake::base {
 namespace {
 
 Error Bad(std::string_view field, std::string_view text, std::string_view why) {
-  return InvalidArgument(StrCat(field, ": \"", text, "\" ", why,
-                                "; allowed: host, host:port, [ipv6] or [ipv6]:port"));
+  return InvalidArgument(
+      StrCat(field, ": \"", text, "\" ", why, "; allowed: host, host:port, [ipv6] or [ipv6]:port"));
 }
 
 }  // namespace

@@ -32,8 +32,9 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
 
 std::optional<uint64_t> ParseUint(std::string_view text, uint64_t max) {
   uint64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto [stop, error] = std::from_chars(begin, end, number);
   if (error != std::errc() || stop != end || number > max) return std::nullopt;
   return number;
 }

@@ -28,8 +28,7 @@ void LatencyBuckets::Observe(uint64_t ns) {
   counts_[BucketOf(ns)].fetch_add(1, std::memory_order_relaxed);
   sum_ns_.fetch_add(ns, std::memory_order_relaxed);
   uint64_t max_ns = max_ns_.load(std::memory_order_relaxed);
-  while (ns > max_ns &&
-         !max_ns_.compare_exchange_weak(max_ns, ns, std::memory_order_relaxed)) {
+  while (ns > max_ns && !max_ns_.compare_exchange_weak(max_ns, ns, std::memory_order_relaxed)) {
   }
 }
 
@@ -71,8 +70,8 @@ uint64_t LatencyBuckets::Snapshot::CountUpTo(uint64_t bound_ns) const {
 
 uint64_t LatencyBuckets::Snapshot::QuantileNs(double fraction) const {
   if (count == 0) return 0;
-  const auto rank =
-      std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(count))));
+  const auto rank = std::max<uint64_t>(
+      1, static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(count))));
   uint64_t below = 0;
   int bucket = 0;
   while (bucket < kOverflow && below + counts[bucket] < rank) below += counts[bucket++];

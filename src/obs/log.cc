@@ -75,8 +75,7 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 // The clock that stamps the lines.
 uint64_t NowMs() {
   const auto now = spdlog::details::os::now().time_since_epoch();
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
 }
 
 // Text from outside (a key, an answer of a server) may not forge a line.
@@ -119,8 +118,8 @@ void LogRateLimited(LogLevel level, std::string_view kind, std::string_view text
   const std::optional<uint64_t> held_back = Limiter().Admit(kind, NowMs());
   if (!held_back) return;
   if (*held_back == 0) return Log(level, fmt::format("{}: {}", kind, text));
-  Log(level, fmt::format("{}: {} ({} more of this kind since the last line)", kind, text,
-                         *held_back));
+  Log(level,
+      fmt::format("{}: {} ({} more of this kind since the last line)", kind, text, *held_back));
 }
 
 }  // namespace mooncake::obs

@@ -26,8 +26,8 @@ class Gauge {
   virtual ~Gauge() = default;
   // NaN hides the series until the next Set, for example of a segment that is gone.
   virtual void Set(double value) = 0;
-  virtual void Add(double delta) = 0;       // For things in flight: +1 and -1.
-  virtual void RaiseTo(double value) = 0;   // For maxima: sets the value unless it is larger.
+  virtual void Add(double delta) = 0;      // For things in flight: +1 and -1.
+  virtual void RaiseTo(double value) = 0;  // For maxima: sets the value unless it is larger.
   virtual double Value() const = 0;
 };
 

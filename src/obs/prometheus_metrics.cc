@@ -26,9 +26,10 @@ constexpr uint64_t kUs = 1'000;
 constexpr uint64_t kMs = 1'000 * kUs;
 constexpr uint64_t kS = 1'000 * kMs;
 constexpr uint64_t kTextBoundsNs[] = {
-    1 * kUs,   5 * kUs,   10 * kUs,  25 * kUs,  50 * kUs,  100 * kUs, 250 * kUs, 500 * kUs, 1 * kMs,
-    2'500 * kUs, 5 * kMs, 10 * kMs,  25 * kMs,  50 * kMs,  100 * kMs, 250 * kMs, 500 * kMs, 1 * kS,
-    2'500 * kMs, 5 * kS,  10 * kS,   25 * kS,   50 * kS,   100 * kS,  250 * kS,  500 * kS,  1'000 * kS};
+    1 * kUs,   5 * kUs,   10 * kUs,    25 * kUs, 50 * kUs,    100 * kUs, 250 * kUs,
+    500 * kUs, 1 * kMs,   2'500 * kUs, 5 * kMs,  10 * kMs,    25 * kMs,  50 * kMs,
+    100 * kMs, 250 * kMs, 500 * kMs,   1 * kS,   2'500 * kMs, 5 * kS,    10 * kS,
+    25 * kS,   50 * kS,   100 * kS,    250 * kS, 500 * kS,    1'000 * kS};
 
 // Spreads threads over the shards of all counters.
 size_t ShardOfThisThread() {
@@ -90,8 +91,7 @@ prometheus::ClientMetric::Histogram ToPrometheus(const LatencyBuckets::Snapshot&
   histogram.sample_count = snapshot.count;
   histogram.sample_sum = static_cast<double>(snapshot.sum_ns) / 1e9;
   for (uint64_t bound_ns : kTextBoundsNs) {
-    histogram.bucket.push_back(
-        {snapshot.CountUpTo(bound_ns), static_cast<double>(bound_ns) / 1e9});
+    histogram.bucket.push_back({snapshot.CountUpTo(bound_ns), static_cast<double>(bound_ns) / 1e9});
   }
   return histogram;
 }
@@ -135,8 +135,8 @@ void AppendProcessFamilies(const std::string& tenant,
 
 // Whether Prometheus takes it; another one is a bug of the code that chose the name.
 bool IsMetricName(const std::string& name) {
-  return !name.empty() && name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") ==
-                              std::string::npos;
+  return !name.empty() &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos;
 }
 
 }  // namespace

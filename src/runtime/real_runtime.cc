@@ -109,8 +109,7 @@ uint64_t RealRuntime::NowNs() { return SteadyNow<std::chrono::nanoseconds>(); }
 
 uint64_t RealRuntime::WallMs() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
 }
 
 void RealRuntime::SleepMs(uint64_t ms) {

@@ -19,8 +19,8 @@ std::string Noise(size_t size) {
 }
 
 // Around every limit of the algorithm and of the chunked copy.
-const std::vector<size_t> kSizes = {0,    1,     3,     4,     8,     16,    17,    128,   129,
-                                    240,  241,   256,   257,   1023,  1024,  1025,  4096,  16383,
+const std::vector<size_t> kSizes = {0,     1,     3,     4,     8,     16,    17,     128,  129,
+                                    240,   241,   256,   257,   1023,  1024,  1025,   4096, 16383,
                                     16384, 16385, 32768, 65535, 65536, 70001, 1 << 20};
 
 TEST(Checksum, IsXxh3OfTheBytes) {

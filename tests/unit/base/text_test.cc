@@ -39,9 +39,9 @@ TEST(ParseSize, IsExactUpToTheLargestNumber) {
 }
 
 TEST(ParseSize, RefusesMalformedTextAndNamesIt) {
-  for (std::string_view text : {"", " ", "GB", "-1", "+1", "1.", ".5G", "1.5", "1.5B", "1X", "1KK",
-                                "1iB", "1 K B", "1e3", "0x10", "18446744073709551616",
-                                "16777216T"}) {
+  for (std::string_view text :
+       {"", " ", "GB", "-1", "+1", "1.", ".5G", "1.5", "1.5B", "1X", "1KK", "1iB", "1 K B", "1e3",
+        "0x10", "18446744073709551616", "16777216T"}) {
     const Result<uint64_t> size = ParseSize("global_segment_size", text);
     ASSERT_EQ(size.code(), ErrorCode::kInvalidArgument) << text;
     EXPECT_NE(size.error().context.find("global_segment_size: \"" + std::string(text)),

@@ -41,8 +41,8 @@ TEST_F(Log, WritesOneLineToStderrAndNothingToStdout) {
 }
 
 TEST_F(Log, DropsWhatIsBelowTheLevel) {
-  for (LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError,
-                         LogLevel::kOff}) {
+  for (LogLevel level :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
     SetLogLevel(level);
     EXPECT_EQ(GetLogLevel(), level);
   }
