@@ -3,6 +3,7 @@
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)                  # transfer/tcp: OpenSSL::Crypto
 find_package(Hiredis REQUIRED MODULE)           # metadata/redis: hiredis::hiredis
 find_package(SQLite3 REQUIRED)                  # metadata/sqlite: SQLite::SQLite3
 find_package(Protobuf REQUIRED)                 # proto: protobuf::libprotobuf
