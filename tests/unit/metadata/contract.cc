@@ -1,0 +1,401 @@
+#include "unit/metadata/contract.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <thread>
+
+namespace mooncake::testing {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MetadataContract);
+
+LeaseRecord MetadataContract::Record(const std::string& stable_id) {
+  LeaseRecord record;
+  record.id.stable_id = stable_id;
+  record.state = NodeState::kActive;
+  record.endpoint = "10.0.0.1:4000";
+  record.host = "boot-1";
+  record.pid = 4242;
+  record.labels = {{"route", "true"}, {"zone", "a b: {\"x\"} ü"}};
+  record.segments = {{"seg-1", 1 << 30, 4096, NodeState::kActive},
+                     {"seg-2", uint64_t{1} << 60, 0, NodeState::kDraining}};
+  return record;
+}
+
+NodeId MetadataContract::MustAcquire(const std::string& stable_id) {
+  Result<NodeId> id = store_->Acquire(Record(stable_id), kLongMs, std::nullopt, false);
+  EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().ToString());
+  return id.value_or(NodeId{});
+}
+
+void MetadataContract::Lapse(const LeaseRecord& record) {
+  EXPECT_TRUE(store_->Renew(record, kBriefMs).ok());
+  world_->Pass(kBriefMs + 1);
+}
+
+uint64_t MetadataContract::Revision() {
+  Result<uint64_t> revision = store_->Poll();
+  EXPECT_TRUE(revision.ok()) << (revision.ok() ? "" : revision.error().ToString());
+  return revision.value_or(0);
+}
+
+MembershipChanges MetadataContract::Changes(uint64_t since) {
+  Result<MembershipChanges> changes = store_->ReadChanges(since);
+  EXPECT_TRUE(changes.ok()) << (changes.ok() ? "" : changes.error().ToString());
+  return changes.value_or(MembershipChanges{});
+}
+
+TEST_P(MetadataContract, AnEmptyServiceIsAnEmptyFullMembership) {
+  EXPECT_EQ(Revision(), 0u);
+  const MembershipChanges changes = Changes(0);
+  EXPECT_TRUE(changes.full);
+  EXPECT_THAT(changes.leases, IsEmpty());
+}
+
+TEST_P(MetadataContract, AcquireGivesTheFirstEpochAndShowsTheWholeRecord) {
+  LeaseRecord record = Record("n:1");
+  record.id.epoch = 77;   // Ignored.
+  record.suspect = true;  // Not for a node to say.
+  Result<NodeId> id = store_->Acquire(record, kLongMs, std::nullopt, false);
+  ASSERT_TRUE(id.ok()) << id.error().ToString();
+  EXPECT_EQ(id->ToString(), "n:1:1");
+  record.id = *id;
+  record.suspect = false;
+  EXPECT_THAT(Changes(0).leases, ElementsAre(record));
+}
+
+TEST_P(MetadataContract, OddTextSurvivesAndTextThatIsNotUtf8IsRefused) {
+  LeaseRecord record = Record("id with space:{}\n\xc3\xbc");
+  record.labels["empty"] = "";
+  Result<NodeId> id = store_->Acquire(record, kLongMs, std::nullopt, false);
+  ASSERT_TRUE(id.ok()) << id.error().ToString();
+  record.id = *id;
+  EXPECT_THAT(Changes(0).leases, ElementsAre(record));
+  record.host = "\xff\xfe";
+  EXPECT_EQ(store_->Renew(record, kLongMs).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_P(MetadataContract, WrongArgumentsAreRefused) {
+  const LeaseRecord nameless = Record("");
+  EXPECT_EQ(store_->Acquire(nameless, kLongMs, std::nullopt, false).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store_->Acquire(Record("n"), 0, std::nullopt, false).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store_->Renew(Record("n"), kLongMs).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Revision(), 0u);
+}
+
+TEST_P(MetadataContract, ALiveHolderIsAConflictThatNamesIt) {
+  MustAcquire("n");
+  Result<NodeId> second = store_->Acquire(Record("n"), kLongMs, std::nullopt, false);
+  ASSERT_EQ(second.code(), ErrorCode::kConflict);
+  EXPECT_THAT(second.error().context, HasSubstr("n:1 at 10.0.0.1:4000"));
+  // Naming another epoch than the holder's does not help.
+  EXPECT_EQ(store_->Acquire(Record("n"), kLongMs, 2, true).code(), ErrorCode::kConflict);
+}
+
+TEST_P(MetadataContract, ASuccessorLivesBesideItsPredecessor) {
+  LeaseRecord first = Record("n");
+  first.id = MustAcquire("n");
+  Result<NodeId> second = store_->Acquire(Record("n"), kLongMs, 1, false);
+  ASSERT_TRUE(second.ok()) << second.error().ToString();
+  EXPECT_EQ(second->epoch, 2u);
+  EXPECT_THAT(Changes(0).leases, SizeIs(2));
+  // The predecessor goes on renewing while it drains, and a third has nobody to stand beside.
+  EXPECT_TRUE(store_->Renew(first, kLongMs).ok());
+  EXPECT_EQ(store_->Acquire(Record("n"), kLongMs, 1, false).code(), ErrorCode::kConflict);
+  EXPECT_TRUE(store_->Release(first.id).ok());
+  EXPECT_EQ(store_->Renew(first, kLongMs).code(), ErrorCode::kStaleEpoch);
+  EXPECT_THAT(Changes(0).leases, SizeIs(1));
+}
+
+TEST_P(MetadataContract, ReplaceEndsTheOldLeaseAtOnce) {
+  LeaseRecord first = Record("n");
+  first.id = MustAcquire("n");
+  const uint64_t before = Revision();
+  Result<NodeId> second = store_->Acquire(Record("n"), kLongMs, 1, true);
+  ASSERT_TRUE(second.ok()) << second.error().ToString();
+  EXPECT_EQ(second->epoch, 2u);
+  const MembershipChanges changes = Changes(before);
+  EXPECT_FALSE(changes.full);
+  EXPECT_THAT(changes.gone, ElementsAre(first.id));
+  ASSERT_THAT(changes.leases, SizeIs(1));
+  EXPECT_EQ(changes.leases[0].id, *second);
+  Result<RenewResult> late = store_->Renew(first, kLongMs);
+  ASSERT_EQ(late.code(), ErrorCode::kStaleEpoch);
+  EXPECT_THAT(late.error().context, HasSubstr("n:2"));
+}
+
+TEST_P(MetadataContract, EpochsGrowAcrossReleaseAndLapse) {
+  const NodeId first = MustAcquire("n");
+  EXPECT_TRUE(store_->Release(first).ok());
+  LeaseRecord second = Record("n");
+  second.id = MustAcquire("n");
+  EXPECT_EQ(second.id.epoch, 2u);
+  Lapse(second);
+  EXPECT_EQ(MustAcquire("n").epoch, 3u);
+  EXPECT_EQ(MustAcquire("other").epoch, 1u);
+}
+
+TEST_P(MetadataContract, RenewBumpsOnlyForWhatOthersActOn) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  const uint64_t before = Revision();
+  record.segments[0].used_bytes = 12345;
+  Result<RenewResult> renewed = store_->Renew(record, kLongMs);
+  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+  EXPECT_EQ(renewed->revision, before);
+  EXPECT_FALSE(renewed->recreated);
+  EXPECT_FALSE(renewed->was_suspect);
+  EXPECT_THAT(Changes(0).leases, ElementsAre(record));
+  EXPECT_THAT(Changes(before).leases, IsEmpty());
+
+  record.state = NodeState::kDraining;
+  renewed = store_->Renew(record, kLongMs);
+  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+  EXPECT_GT(renewed->revision, before);
+  EXPECT_EQ(renewed->revision, Revision());
+  EXPECT_THAT(Changes(before).leases, ElementsAre(record));
+}
+
+TEST_P(MetadataContract, RenewExtendsTheLease) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  ASSERT_TRUE(store_->Renew(record, kLongMs).ok());
+  world_->Pass(kBriefMs + 1);
+  EXPECT_THAT(Changes(0).leases, SizeIs(1));
+}
+
+TEST_P(MetadataContract, PollEndsLapsedLeasesEachAsAChange) {
+  LeaseRecord a = Record("a");
+  LeaseRecord b = Record("b");
+  a.id = MustAcquire("a");
+  b.id = MustAcquire("b");
+  MustAcquire("c");
+  const uint64_t before = Revision();
+  EXPECT_TRUE(store_->Renew(a, kBriefMs).ok());
+  Lapse(b);
+  EXPECT_GE(Revision(), before + 2);
+  const MembershipChanges changes = Changes(before);
+  EXPECT_FALSE(changes.full);
+  EXPECT_THAT(changes.gone, UnorderedElementsAre(a.id, b.id));
+  EXPECT_THAT(changes.leases, IsEmpty());
+  EXPECT_EQ(Revision(), Revision());
+}
+
+TEST_P(MetadataContract, ReadChangesEndsLapsedLeasesToo) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  const uint64_t before = Revision();
+  Lapse(record);
+  EXPECT_THAT(Changes(before).gone, ElementsAre(record.id));
+}
+
+TEST_P(MetadataContract, RenewRecreatesALapsedLease) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  Lapse(record);
+  const uint64_t lapsed = Revision();
+  Result<RenewResult> renewed = store_->Renew(record, kLongMs);
+  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+  EXPECT_TRUE(renewed->recreated);
+  EXPECT_GT(renewed->revision, lapsed);
+  const MembershipChanges changes = Changes(lapsed);
+  EXPECT_THAT(changes.leases, ElementsAre(record));
+  EXPECT_THAT(changes.gone, IsEmpty());
+}
+
+TEST_P(MetadataContract, RenewAfterASuccessorLivedIsStale) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  Lapse(record);
+  EXPECT_TRUE(store_->Release(MustAcquire("n")).ok());
+  Result<RenewResult> late = store_->Renew(record, kLongMs);
+  ASSERT_EQ(late.code(), ErrorCode::kStaleEpoch);
+  EXPECT_THAT(late.error().context, HasSubstr("n:2"));
+}
+
+TEST_P(MetadataContract, ReleaseIsIdempotentAndBumpsOnce) {
+  const NodeId id = MustAcquire("n");
+  const uint64_t before = Revision();
+  EXPECT_TRUE(store_->Release(id).ok());
+  const uint64_t after = Revision();
+  EXPECT_GT(after, before);
+  EXPECT_TRUE(store_->Release(id).ok());
+  EXPECT_TRUE(store_->Release({"never", 9}).ok());
+  EXPECT_EQ(Revision(), after);
+  EXPECT_THAT(Changes(before).gone, ElementsAre(id));
+}
+
+TEST_P(MetadataContract, SuspicionIsSetOnceAndClearedByTheNode) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  const uint64_t before = Revision();
+  EXPECT_TRUE(store_->ReportSuspect(record.id).ok());
+  const uint64_t marked = Revision();
+  EXPECT_GT(marked, before);
+  ASSERT_THAT(Changes(before).leases, SizeIs(1));
+  EXPECT_TRUE(Changes(before).leases[0].suspect);
+  EXPECT_TRUE(store_->ReportSuspect(record.id).ok());
+  EXPECT_TRUE(store_->ReportSuspect({"n", 5}).ok());
+  EXPECT_EQ(Revision(), marked);
+
+  Result<RenewResult> renewed = store_->Renew(record, kLongMs);
+  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+  EXPECT_TRUE(renewed->was_suspect);
+  EXPECT_GT(renewed->revision, marked);
+  EXPECT_THAT(Changes(marked).leases, ElementsAre(record));
+  EXPECT_FALSE(store_->Renew(record, kLongMs).value_or({}).was_suspect);
+}
+
+TEST_P(MetadataContract, ChangesComeOnceAndUnknownRevisionsGetEverything) {
+  MustAcquire("a");
+  const uint64_t first = Revision();
+  const NodeId b = MustAcquire("b");
+  const MembershipChanges changes = Changes(first);
+  EXPECT_FALSE(changes.full);
+  ASSERT_THAT(changes.leases, SizeIs(1));
+  EXPECT_EQ(changes.leases[0].id, b);
+  EXPECT_THAT(Changes(changes.revision).leases, IsEmpty());
+  for (const uint64_t unknown : {uint64_t{0}, uint64_t{1}, changes.revision + 1, UINT64_MAX}) {
+    EXPECT_TRUE(Changes(unknown).full) << unknown;
+    EXPECT_THAT(Changes(unknown).leases, SizeIs(2)) << unknown;
+  }
+}
+
+TEST_P(MetadataContract, ALongForgottenRevisionGetsEverything) {
+  const NodeId keeper = MustAcquire("keeper");
+  const uint64_t old = Revision();
+  uint64_t recent = 0;
+  for (int i = 0; i < 1010; ++i) {
+    ASSERT_TRUE(store_->Release(MustAcquire("n" + std::to_string(i))).ok());
+    if (i == 1000) recent = Revision();
+  }
+  EXPECT_TRUE(Changes(old).full);
+  ASSERT_THAT(Changes(old).leases, SizeIs(1));
+  EXPECT_EQ(Changes(old).leases[0].id, keeper);
+  EXPECT_FALSE(Changes(recent).full);
+  EXPECT_THAT(Changes(recent).gone, SizeIs(9));
+}
+
+TEST_P(MetadataContract, SurvivorsRebuildAServiceThatForgot) {
+  LeaseRecord record = Record("n");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(store_->Release(record.id).ok());
+    record.id = MustAcquire("n");
+  }
+  const uint64_t known = Revision();
+  world_->Pass(5);
+  world_->Forget();
+  EXPECT_EQ(Revision(), 0u);
+  EXPECT_TRUE(Changes(known).full);
+  EXPECT_THAT(Changes(known).leases, IsEmpty());
+
+  Result<RenewResult> renewed = store_->Renew(record, kLongMs);
+  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+  EXPECT_TRUE(renewed->recreated);
+  EXPECT_GT(renewed->revision, known);
+  // Larger than the reader's, and yet no continuation of it.
+  EXPECT_TRUE(Changes(known).full);
+  EXPECT_THAT(Changes(known).leases, ElementsAre(record));
+  EXPECT_TRUE(store_->Release(record.id).ok());
+  EXPECT_EQ(MustAcquire("n").epoch, 4u);
+}
+
+TEST_P(MetadataContract, TheFirstRoutePolicyStays) {
+  RoutePolicy policy{.route_topk = 3, .route_control = "metadata_only", .created_by = "a:1",
+                     .created_at_ms = 17};
+  Result<RoutePolicy> first = store_->PutRoutePolicyIfAbsent(policy);
+  ASSERT_TRUE(first.ok()) << first.error().ToString();
+  EXPECT_EQ(first->route_topk, 3u);
+  Result<RoutePolicy> second = world_->Connect("ks")->PutRoutePolicyIfAbsent(RoutePolicy{});
+  ASSERT_TRUE(second.ok()) << second.error().ToString();
+  EXPECT_EQ(second->route_topk, 3u);
+  EXPECT_EQ(second->route_control, "metadata_only");
+  EXPECT_EQ(second->created_by, "a:1");
+  EXPECT_EQ(second->created_at_ms, 17u);
+}
+
+TEST_P(MetadataContract, DocumentsAreComparedAndSwapped) {
+  EXPECT_EQ(store_->GetDocument("d").value_or({7, "x"}).version, 0u);
+  EXPECT_EQ(store_->PutDocument("d", "one", 5).code(), ErrorCode::kConflict);
+  Result<uint64_t> first = store_->PutDocument("d", "one", 0);
+  ASSERT_TRUE(first.ok()) << first.error().ToString();
+  EXPECT_GT(*first, 0u);
+  EXPECT_EQ(store_->PutDocument("d", "two", 0).code(), ErrorCode::kConflict);
+  const std::string odd("two \n\0 \xff", 9);
+  Result<uint64_t> second = store_->PutDocument("d", odd, *first);
+  ASSERT_TRUE(second.ok()) << second.error().ToString();
+  EXPECT_GT(*second, *first);
+  EXPECT_EQ(store_->GetDocument("d").value_or({}).text, odd);
+  EXPECT_EQ(store_->GetDocument("d").value_or({}).version, *second);
+
+  EXPECT_EQ(store_->PutDocument("d", "", *second).value_or(9), 0u);
+  EXPECT_EQ(store_->GetDocument("d").value_or({7, "x"}).text, "");
+  // A version that somebody still holds does not come back.
+  EXPECT_GT(store_->PutDocument("d", "three", 0).value_or(0), *second);
+  EXPECT_EQ(store_->PutDocument("", "x", 0).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_P(MetadataContract, KeyspacesAreSeparate) {
+  MustAcquire("n");
+  std::unique_ptr<MetadataStore> other = world_->Connect("other");
+  EXPECT_EQ(other->Poll().value_or(1), 0u);
+  Result<NodeId> id = other->Acquire(Record("n"), kLongMs, std::nullopt, false);
+  ASSERT_TRUE(id.ok()) << id.error().ToString();
+  EXPECT_EQ(id->epoch, 1u);
+  ASSERT_TRUE(other->PutDocument("d", "x", 0).ok());
+  EXPECT_EQ(store_->GetDocument("d").value_or({7, "x"}).version, 0u);
+}
+
+TEST_P(MetadataContract, OneOfManyRacingAcquiresWins) {
+  constexpr int kThreads = 8;
+  constexpr int kRounds = 10;
+  std::vector<std::unique_ptr<MetadataStore>> handles;
+  for (int i = 0; i < kThreads; ++i) handles.push_back(world_->Connect("ks"));
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<int> won = 0;
+    std::atomic<int> lost = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        const LeaseRecord record = Record("n" + std::to_string(round));
+        const auto id = handles[i]->Acquire(record, kLongMs, std::nullopt, false);
+        if (id.ok()) ++won;
+        if (id.code() == ErrorCode::kConflict) ++lost;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(won, 1);
+    EXPECT_EQ(lost, kThreads - 1);
+  }
+}
+
+TEST_P(MetadataContract, OneHandleServesManyThreads) {
+  constexpr int kThreads = 8;
+  std::vector<std::thread> threads;
+  std::atomic<int> failed = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      LeaseRecord record = Record("t" + std::to_string(i));
+      Result<NodeId> id = store_->Acquire(record, kLongMs, std::nullopt, false);
+      if (!id) ++failed;
+      record.id = id.value_or(record.id);
+      for (uint64_t used = 0; used < 20; ++used) {
+        record.segments[0].used_bytes = used;
+        if (!store_->Renew(record, kLongMs) || !store_->Poll()) ++failed;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_THAT(Changes(0).leases, SizeIs(kThreads));
+}
+
+}  // namespace mooncake::testing
