@@ -61,8 +61,7 @@ void LeaseRules::Start(const NodeId& id, const EncodedLease& record, uint64_t tt
 }
 
 Result<NodeId> LeaseRules::Acquire(const std::string& stable_id, const EncodedLease& record,
-                                   uint64_t ttl_ms, std::optional<uint64_t> beside,
-                                   bool replace) {
+                                   uint64_t ttl_ms, std::optional<uint64_t> beside, bool replace) {
   Sweep();
   if (now_ms_ > kEpochMarkMs) table_.PruneEpochMarks(now_ms_ - kEpochMarkMs);
   uint64_t highest = table_.EpochMark(stable_id);

@@ -21,8 +21,8 @@ class LeaseRules {
  public:
   LeaseRules(LeaseTable& table, uint64_t now_ms) : table_(table), now_ms_(now_ms) {}
 
-  Result<NodeId> Acquire(const std::string& stable_id, const EncodedLease& record,
-                         uint64_t ttl_ms, std::optional<uint64_t> beside, bool replace);
+  Result<NodeId> Acquire(const std::string& stable_id, const EncodedLease& record, uint64_t ttl_ms,
+                         std::optional<uint64_t> beside, bool replace);
   Result<RenewResult> Renew(const NodeId& id, const EncodedLease& record, uint64_t ttl_ms);
   Status Release(const NodeId& id);
   Status ReportSuspect(const NodeId& id);

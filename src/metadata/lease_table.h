@@ -59,8 +59,7 @@ class LeaseTable {
   virtual std::string ReadPolicy() = 0;  // Empty: none.
   virtual void WritePolicy(const std::string& json) = 0;
   virtual MetadataStore::Document ReadDocument(const std::string& name) = 0;
-  virtual void WriteDocument(const std::string& name,
-                             const MetadataStore::Document& document) = 0;
+  virtual void WriteDocument(const std::string& name, const MetadataStore::Document& document) = 0;
   virtual void EraseDocument(const std::string& name) = 0;
 };
 

@@ -191,8 +191,8 @@ void ApplyUsage(std::string_view usage, std::vector<SegmentRecord>& segments) {
 
 Status CheckText(std::string_view argument, std::string_view text, size_t bytes_max) {
   if (text.size() <= bytes_max) return Ok();
-  return InvalidArgument(fmt::format("{} is {} bytes long, at most {} are allowed", argument,
-                                     text.size(), bytes_max));
+  return InvalidArgument(
+      fmt::format("{} is {} bytes long, at most {} are allowed", argument, text.size(), bytes_max));
 }
 
 }  // namespace
@@ -321,8 +321,8 @@ Status CheckLease(const LeaseRecord& record, uint64_t ttl_ms) {
   }
   if (record.id.epoch > kEpochMax) return InvalidArgument("the epoch is larger than 2^53 - 2");
   if (ttl_ms == 0 || ttl_ms > kTtlMsMax) {
-    return InvalidArgument(fmt::format("the lease is {} ms long, allowed are 1 to {} ms", ttl_ms,
-                                       kTtlMsMax));
+    return InvalidArgument(
+        fmt::format("the lease is {} ms long, allowed are 1 to {} ms", ttl_ms, kTtlMsMax));
   }
   return Ok();
 }

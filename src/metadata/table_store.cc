@@ -11,8 +11,8 @@ Result<NodeId> TableStore::Acquire(const LeaseRecord& record, uint64_t ttl_ms,
   MC_TRY(const EncodedLease encoded, EncodeLease(record));
   Result<NodeId> outcome = NodeId{};
   MC_RETURN_IF_ERROR(Transact(Access::kWrite, [&](LeaseTable& table, uint64_t now_ms) {
-    outcome = LeaseRules(table, now_ms)
-                  .Acquire(record.id.stable_id, encoded, ttl_ms, beside, replace);
+    outcome =
+        LeaseRules(table, now_ms).Acquire(record.id.stable_id, encoded, ttl_ms, beside, replace);
   }));
   return outcome;
 }
@@ -87,9 +87,8 @@ Result<RoutePolicy> TableStore::PutRoutePolicyIfAbsent(const RoutePolicy& policy
 Result<MetadataStore::Document> TableStore::GetDocument(const std::string& name) {
   MC_RETURN_IF_ERROR(CheckDocument(name, {}));
   Document document;
-  MC_RETURN_IF_ERROR(Transact(Access::kRead, [&](LeaseTable& table, uint64_t) {
-    document = table.ReadDocument(name);
-  }));
+  MC_RETURN_IF_ERROR(Transact(
+      Access::kRead, [&](LeaseTable& table, uint64_t) { document = table.ReadDocument(name); }));
   return document;
 }
 

@@ -15,8 +15,8 @@ enum class Access : uint8_t { kRead, kWrite };
 
 class TableStore : public MetadataStore {
  public:
-  Result<NodeId> Acquire(const LeaseRecord& record, uint64_t ttl_ms,
-                         std::optional<uint64_t> beside, bool replace) final;
+  Result<NodeId> Acquire(const LeaseRecord& record, uint64_t ttl_ms, std::optional<uint64_t> beside,
+                         bool replace) final;
   Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) final;
   Status Release(const NodeId& id) final;
   Result<uint64_t> Poll() final;

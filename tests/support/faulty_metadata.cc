@@ -20,20 +20,16 @@ auto FaultyMetadata::Pass(Call call) -> decltype(call()) {
   }
   if (left > 0) fault = next_fault_;
   switch (fault) {
-    case MetadataFault::kDown:
-      return MetadataError("injected: the service is down");
+    case MetadataFault::kDown: return MetadataError("injected: the service is down");
     case MetadataFault::kHung:
       runtime_.SleepMs(options_.timeout_ms);
       return MetadataError("injected: the service does not answer");
-    case MetadataFault::kSlow:
-      runtime_.SleepMs(options_.slow_ms);
-      return call();
+    case MetadataFault::kSlow: runtime_.SleepMs(options_.slow_ms); return call();
     case MetadataFault::kFailAfterApply: {
       const bool applied = call().ok();
       return MetadataError(applied ? "injected: the answer was lost" : "injected: lost anyway");
     }
-    case MetadataFault::kNone:
-      break;
+    case MetadataFault::kNone: break;
   }
   return call();
 }

@@ -38,8 +38,8 @@ class FaultyMetadata final : public MetadataStore {
   // How often any method was called, whatever came of it.
   uint64_t calls() const { return calls_; }
 
-  Result<NodeId> Acquire(const LeaseRecord& record, uint64_t ttl_ms,
-                         std::optional<uint64_t> beside, bool replace) override;
+  Result<NodeId> Acquire(const LeaseRecord& record, uint64_t ttl_ms, std::optional<uint64_t> beside,
+                         bool replace) override;
   Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) override;
   Status Release(const NodeId& id) override;
   Result<uint64_t> Poll() override;

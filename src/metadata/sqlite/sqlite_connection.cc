@@ -80,8 +80,8 @@ Result<std::unique_ptr<SqliteConnection>> SqliteConnection::Open(const std::stri
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
-    return MetadataError(fmt::format("sqlite: cannot create the folder {}: {}", folder.string(),
-                                     error.message()));
+    return MetadataError(
+        fmt::format("sqlite: cannot create the folder {}: {}", folder.string(), error.message()));
   }
   const FolderLock lock(folder.string(), busy_timeout_ms);
   if (!Exists(path)) {  // A log without its database belongs to one that was deleted.
@@ -161,8 +161,7 @@ bool SqliteConnection::WorthReopening() const {
     case SQLITE_READONLY:  // Also: the file was moved away.
     case SQLITE_ERROR:     // Also: the tables are gone.
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 

@@ -138,8 +138,7 @@ MetadataStore::Document SqliteTable::ReadDocument(const std::string& name) {
   return {query.Number(0), query.Text(1)};
 }
 
-void SqliteTable::WriteDocument(const std::string& name,
-                                const MetadataStore::Document& document) {
+void SqliteTable::WriteDocument(const std::string& name, const MetadataStore::Document& document) {
   SqliteStatement query(connection_, "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)");
   query.Bind(keyspace_).Bind(name).Bind(document.version).Bind(document.text).Run();
 }

@@ -309,8 +309,8 @@ TEST_P(MetadataContract, SurvivorsRebuildAServiceThatForgot) {
 }
 
 TEST_P(MetadataContract, TheFirstRoutePolicyStays) {
-  RoutePolicy policy{.route_topk = 3, .route_control = "metadata_only", .created_by = "a:1",
-                     .created_at_ms = 17};
+  RoutePolicy policy{
+      .route_topk = 3, .route_control = "metadata_only", .created_by = "a:1", .created_at_ms = 17};
   Result<RoutePolicy> first = store_->PutRoutePolicyIfAbsent(policy);
   ASSERT_TRUE(first.ok()) << first.error().ToString();
   EXPECT_EQ(first->route_topk, 3u);

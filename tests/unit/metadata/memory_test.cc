@@ -1,6 +1,5 @@
-#include "metadata/memory/memory_metadata.h"
-
 #include "metadata/lease_rules.h"
+#include "metadata/memory/memory_metadata.h"
 #include "support/faulty_metadata.h"
 #include "support/manual_runtime.h"
 #include "unit/metadata/contract.h"

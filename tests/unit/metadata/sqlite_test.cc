@@ -1,5 +1,3 @@
-#include "metadata/sqlite/sqlite_metadata.h"
-
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +6,7 @@
 #include <fstream>
 #include <vector>
 
+#include "metadata/sqlite/sqlite_metadata.h"
 #include "support/manual_runtime.h"
 #include "unit/metadata/contract.h"
 
