@@ -1,0 +1,92 @@
+"""The store: :class:`MooncakeDistributedStore` and what goes with it.
+
+``MOONCAKE_STORE_BACKEND`` may be unset, ``rs`` or ``cpp``; all of them select this implementation.
+Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._buffer_pool import BufferPool
+    from ._distributed_store import MooncakeDistributedStore
+    from ._host_allocator import MooncakeHostMemAllocator
+    from ._replicate_config import ReplicateConfig
+    from ._tensors import (
+        AXIS_DP,
+        AXIS_EP,
+        AXIS_PP,
+        AXIS_TP,
+        READ_MODE_AS_STORED,
+        READ_MODE_FULL,
+        READ_MODE_SHARD,
+        TENSOR_METADATA_WIRE_SIZE,
+        ParallelAxis,
+        ReadTarget,
+        TensorFormatError,
+        TensorParallelism,
+        TensorReadResult,
+    )
+
+_BACKENDS = ("rs", "cpp")
+_backend = os.environ.get("MOONCAKE_STORE_BACKEND")
+if _backend is not None and _backend not in _BACKENDS:
+    raise ValueError(
+        f"MOONCAKE_STORE_BACKEND is {_backend!r}; it must be exactly 'cpp' or 'rs', or unset"
+    )
+
+# Where each name comes from.
+_HOMES = {
+    "BufferPool": "_buffer_pool",
+    "MooncakeDistributedStore": "_distributed_store",
+    "MooncakeHostMemAllocator": "_host_allocator",
+    "ReplicateConfig": "_replicate_config",
+    "AXIS_DP": "_tensors",
+    "AXIS_EP": "_tensors",
+    "AXIS_PP": "_tensors",
+    "AXIS_TP": "_tensors",
+    "READ_MODE_AS_STORED": "_tensors",
+    "READ_MODE_FULL": "_tensors",
+    "READ_MODE_SHARD": "_tensors",
+    "TENSOR_METADATA_WIRE_SIZE": "_tensors",
+    "ParallelAxis": "_tensors",
+    "ReadTarget": "_tensors",
+    "TensorFormatError": "_tensors",
+    "TensorParallelism": "_tensors",
+    "TensorReadResult": "_tensors",
+}
+
+__all__ = [
+    "AXIS_DP",
+    "AXIS_EP",
+    "AXIS_PP",
+    "AXIS_TP",
+    "READ_MODE_AS_STORED",
+    "READ_MODE_FULL",
+    "READ_MODE_SHARD",
+    "TENSOR_METADATA_WIRE_SIZE",
+    "BufferPool",
+    "MooncakeDistributedStore",
+    "MooncakeHostMemAllocator",
+    "ParallelAxis",
+    "ReadTarget",
+    "ReplicateConfig",
+    "TensorFormatError",
+    "TensorParallelism",
+    "TensorReadResult",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The implementation behind :mod:`mooncake.store`, under the name that older code imports."""

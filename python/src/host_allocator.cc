@@ -1,0 +1,155 @@
+#include "host_allocator.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "args.h"
+#include "errors.h"
+#include "gil.h"
+#include "mooncake/result.h"
+#include "store_object.h"
+
+namespace mooncake::python {
+namespace {
+
+struct Region {
+  void* data = nullptr;
+  uint64_t mapped = 0;
+  int fd = -1;
+};
+
+// By address, of the whole process: any allocator may free what another one gave out.
+// Guarded by the GIL.
+std::map<uint64_t, Region>& Regions() {
+  static std::map<uint64_t, Region> regions;
+  return regions;
+}
+
+// What the kernel could give now; UINT64_MAX when it does not say.
+uint64_t BytesAvailable() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name;
+  uint64_t kib = 0;
+  std::string unit;
+  while (meminfo >> name >> kib) {
+    if (name == "MemAvailable:") return kib << 10;
+    std::getline(meminfo, unit);
+  }
+  return UINT64_MAX;
+}
+
+Error CannotAllocate(uint64_t size, uint64_t hugepage_size, const std::string& reason) {
+  std::string text = "cannot allocate " + std::to_string(size) + " bytes";
+  if (hugepage_size > 0) {
+    text += " in pages of " + std::to_string(hugepage_size >> 20) + " MiB";
+  }
+  text += ": " + reason;
+  text += hugepage_size > 0 ? "; reserve huge pages (/sys/kernel/mm/hugepages) or use ordinary ones"
+                            : "; ask for less, or raise the memory limit of the process";
+  return NoSpace(text);
+}
+
+void Unmap(const Region& region) {
+  if (region.data != nullptr) munmap(region.data, region.mapped);
+  if (region.fd >= 0) close(region.fd);
+}
+
+Result<Region> Map(uint64_t size, uint64_t hugepage_size) {
+  const uint64_t page = hugepage_size > 0 ? hugepage_size : static_cast<uint64_t>(getpagesize());
+  if (size > static_cast<uint64_t>(PTRDIFF_MAX) - page) {
+    return CannotAllocate(size, hugepage_size, "larger than any address space");
+  }
+  Region region;
+  region.mapped = (size + page - 1) / page * page;
+  // Populating more than there is would end the process instead of the call.
+  if (hugepage_size == 0 && region.mapped > BytesAvailable()) {
+    return CannotAllocate(size, hugepage_size,
+                          "only " + std::to_string(BytesAvailable()) + " bytes are available");
+  }
+  unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  if (hugepage_size > 0) {
+    flags |= MFD_HUGETLB | (hugepage_size == uint64_t{1} << 30 ? MFD_HUGE_1GB : MFD_HUGE_2MB);
+  }
+  region.fd = memfd_create("mooncake_store_rs_shm", flags);
+  if (region.fd < 0) return CannotAllocate(size, hugepage_size, std::strerror(errno));
+  const bool sized = ftruncate(region.fd, static_cast<off_t>(region.mapped)) == 0 &&
+                     fcntl(region.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+  void* data = sized ? mmap(nullptr, region.mapped, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_POPULATE, region.fd, 0)
+                     : MAP_FAILED;
+  if (data == MAP_FAILED) {
+    const int reason = errno;
+    Unmap(region);
+    return CannotAllocate(size, hugepage_size, std::strerror(reason));
+  }
+  region.data = data;
+  return region;
+}
+
+constexpr Signature<2> kAlloc{"alloc", {"size", "hugepage_size"}, 2, 2};
+
+PyObject* HostAlloc(PyObject*, const CallArgs& args) {
+  std::array<PyObject*, 2> given;
+  uint64_t size = 0;
+  uint64_t hugepage_size = 0;
+  if (!ParseArgs(kAlloc, args, given) || !UnsignedFrom(given[0], {"alloc", "size"}, &size) ||
+      !UnsignedFrom(given[1], {"alloc", "hugepage_size"}, &hugepage_size)) {
+    return nullptr;
+  }
+  if (size == 0) return RaiseValue("alloc: size must be at least 1, got 0");
+  Result<Region> region = Region{};
+  {
+    WithoutGil released;
+    region = Map(size, hugepage_size);
+  }
+  if (!region) return Raise(region.error());
+  const uint64_t address = reinterpret_cast<uint64_t>(region->data);
+  Regions()[address] = *region;
+  return PyLong_FromUnsignedLongLong(address);
+}
+
+constexpr Signature<1> kFree{"free", {"ptr"}, 1, 1};
+
+PyObject* HostFree(PyObject*, const CallArgs& args) {
+  std::array<PyObject*, 1> given;
+  uint64_t address = 0;
+  if (!ParseArgs(kFree, args, given) || !UnsignedFrom(given[0], {"free", "ptr"}, &address)) {
+    return nullptr;
+  }
+  const auto found = Regions().find(address);
+  if (found == Regions().end()) {
+    return Raise(NotFound("free: no allocation begins at " + std::to_string(address)));
+  }
+  const Region region = found->second;
+  Regions().erase(found);
+  {
+    WithoutGil released;
+    Unmap(region);
+  }
+  return PyLong_FromLong(0);
+}
+
+PyMethodDef kFunctions[] = {
+    Method<HostAlloc>("host_alloc",
+                      "host_alloc(size, hugepage_size)\n--\n\n"
+                      "Shared memory at a page boundary, and its address. hugepage_size 0:\n"
+                      "ordinary pages."),
+    Method<HostFree>("host_free",
+                     "host_free(ptr)\n--\n\n"
+                     "Give back what host_alloc returned. KeyError for any other address."),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+bool AddHostAllocator(PyObject* module) { return PyModule_AddFunctions(module, kFunctions) == 0; }
+
+}  // namespace mooncake::python

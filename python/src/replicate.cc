@@ -1,0 +1,113 @@
+#include "replicate.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "args.h"
+#include "errors.h"
+
+namespace mooncake::python {
+namespace {
+
+constexpr uint64_t kReplicasMax = 64;
+constexpr const char* kAttributes[] = {"replica_num",
+                                       "preferred_segment",
+                                       "preferred_segments",
+                                       "preferred_storage_owner",
+                                       "preferred_storage_owners",
+                                       "prefer_local",
+                                       "with_soft_pin",
+                                       "prefer_alloc_in_same_node"};
+
+// Anything with one of the attributes will do; the others have their defaults.
+bool IsConfig(PyObject* object) {
+  const auto has = [object](const char* name) { return PyObject_HasAttrString(object, name); };
+  return std::any_of(std::begin(kAttributes), std::end(kAttributes), has);
+}
+
+// The attribute, or an empty reference when there is none. False: an exception is set.
+bool Attribute(PyObject* object, const char* name, Ref* value) {
+  *value = Ref(PyObject_GetAttrString(object, name));
+  if (!*value) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
+    PyErr_Clear();
+  } else if (value->get() == Py_None) {
+    *value = Ref();
+  }
+  return true;
+}
+
+bool FlagAttribute(PyObject* config, const char* name, bool* flag) {
+  Ref value;
+  if (!Attribute(config, name, &value)) return false;
+  return !value || FlagFrom(value.get(), flag);
+}
+
+bool ReplicasFrom(const Where& where, PyObject* config, uint32_t* replicas) {
+  Ref value;
+  uint64_t count = 1;
+  if (!Attribute(config, where.name, &value)) return false;
+  if (value && !UnsignedFrom(value.get(), where, &count)) return false;
+  if (count < 1 || count > kReplicasMax) {
+    RaiseValue("%s must be from 1 to %llu, got %llu", Describe(where).c_str(),
+               static_cast<unsigned long long>(kReplicasMax),
+               static_cast<unsigned long long>(count));
+    return false;
+  }
+  *replicas = static_cast<uint32_t>(count);
+  return true;
+}
+
+// The texts of the plural attribute, with the singular one in front unless they name it.
+bool Names(const Where& singular, const Where& plural, PyObject* config,
+           std::vector<std::string>* names) {
+  Ref one;
+  Ref many;
+  std::string_view text;
+  if (!Attribute(config, singular.name, &one) || !Attribute(config, plural.name, &many)) {
+    return false;
+  }
+  if (many) {
+    const Ref tuple = TupleFrom(many.get(), plural);
+    if (!tuple) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); ++i) {
+      const Where here{plural.method, plural.name, i};
+      if (!TextFrom(PyTuple_GET_ITEM(tuple.get(), i), here, &text)) return false;
+      names->emplace_back(text);
+    }
+  }
+  if (!TextFrom(one.get(), singular, &text)) return false;
+  if (!text.empty() && std::find(names->begin(), names->end(), text) == names->end()) {
+    names->emplace(names->begin(), text);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool PutSettings::Parse(const char* method, PyObject* config, PyObject* tenant) {
+  if (!TextFrom(tenant, {method, "tenant"}, &options.tenant)) return false;
+  return config == nullptr || ParseConfig(method, config);
+}
+
+bool PutSettings::ParseConfig(const char* method, PyObject* config) {
+  if (!IsConfig(config)) {
+    return WrongType({method, "config"}, "a ReplicateConfig", config);
+  }
+  ReplicateConfig& to = replicate_;
+  if (!ReplicasFrom({method, "replica_num"}, config, &to.replica_num) ||
+      !Names({method, "preferred_segment"}, {method, "preferred_segments"}, config,
+             &to.preferred_segments) ||
+      !Names({method, "preferred_storage_owner"}, {method, "preferred_storage_owners"}, config,
+             &to.preferred_storage_owners) ||
+      !FlagAttribute(config, "prefer_local", &to.prefer_local) ||
+      !FlagAttribute(config, "with_soft_pin", &to.with_soft_pin) ||
+      !FlagAttribute(config, "prefer_alloc_in_same_node", &to.prefer_alloc_in_same_node)) {
+    return false;
+  }
+  options.replicate = &replicate_;
+  return true;
+}
+
+}  // namespace mooncake::python
