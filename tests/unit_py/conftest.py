@@ -7,10 +7,16 @@ import sys
 import types
 from pathlib import Path
 
+from hypothesis import settings
+
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent.parent / "python" / "mooncake"
 
 sys.path.insert(0, str(HERE))
+
+# Deadlines measure the machine, not the code.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 
 def _stand_in(name: str, folder: Path) -> None:

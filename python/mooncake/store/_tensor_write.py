@@ -1,0 +1,213 @@
+"""Writes tensors: whole, as one shard of a split, or from a buffer that holds header and data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._tensor_format import (
+    LAYOUT_FULL,
+    LAYOUT_SHARD,
+    TENSOR_METADATA_WIRE_SIZE,
+    AxisRecord,
+    Manifest,
+    TensorFormatError,
+    TensorHeader,
+)
+from ._tensor_host import HostTensor, cut, memory_view, read_memory, to_host
+from ._tensor_parallel import (
+    AXIS_TP,
+    axis_records,
+    manifest_keys,
+    shard_key,
+    tp_axis,
+    with_tp,
+    writer_key,
+    writer_of,
+)
+
+__all__ = ["Put", "plan_all_shards", "plan_put", "raw_source", "run_put"]
+
+
+@dataclass
+class Put:
+    """One object to write, and the manifest that tells about it."""
+
+    key: str
+    header: TensorHeader
+    data: Any
+    base_key: str
+    manifest_key: str | None = None
+    manifest: Manifest | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor to write: a whole one, or (from a raw buffer) one that is a shard already."""
+
+    host: HostTensor
+    global_shape: tuple[int, ...]
+    axes: tuple[AxisRecord, ...] = ()
+    data_offset: int = TENSOR_METADATA_WIRE_SIZE
+
+
+def tensor_source(key: str, tensor: Any) -> Source:
+    """A whole tensor of any library.
+
+    Raises:
+        TypeError, ValueError: as ``to_host``.
+    """
+    host = to_host(key, tensor)
+    return Source(host, host.shape)
+
+
+def raw_source(key: str, ptr: int, size: int) -> Source:
+    """The tensor in a caller's buffer of header and data.
+
+    Args:
+        ptr: address of the header.
+        size: bytes of the buffer, header and data at least.
+
+    Raises:
+        ValueError: size below 304, unreadable memory, or a header that does not fit (the text
+            names the field).
+    """
+    if size < TENSOR_METADATA_WIRE_SIZE:
+        raise ValueError(
+            f"{key!r}: a buffer of {size} bytes has no room for the "
+            f"{TENSOR_METADATA_WIRE_SIZE}-byte header"
+        )
+    try:
+        header = TensorHeader.parse(read_memory(ptr, TENSOR_METADATA_WIRE_SIZE), size)
+    except TensorFormatError as error:
+        raise TensorFormatError(f"{key!r}: {error}") from error
+    if header.data_bytes:
+        read_memory(ptr + header.total_bytes - 1, 1)
+    data = memory_view(ptr + header.data_offset, header.data_bytes)
+    host = HostTensor(data, header.dtype, header.shape)
+    axes = header.axes if header.layout == LAYOUT_SHARD else ()
+    return Source(host, header.global_shape, axes, header.data_offset)
+
+
+def plan_put(key: str, source: Source, parallelism: Any, writer: Any) -> Put:
+    """What to write for one put; nothing is written yet.
+
+    Args:
+        parallelism: as ``axis_records`` takes it, or None.
+        writer: (rank, size, split_dim), or None; wins over ``parallelism``.
+
+    Raises:
+        ValueError: bad axes, or a dimension that does not divide; names the key.
+    """
+    host = source.host
+    if writer is not None:
+        part = writer_of(writer)
+        data = _shard(key, source, (part,), part)
+        manifest = Manifest(host.dtype, part.split_dim, part.count, source.global_shape)
+        header = _shard_header(data, source, (part,))
+        return Put(writer_key(key, part), header, data.data, key, manifest_keys(key)[1], manifest)
+    if parallelism is None:
+        layout = LAYOUT_SHARD if source.axes else LAYOUT_FULL
+        header = TensorHeader(host.dtype, source.global_shape, host.shape, layout, source.axes)
+        return Put(key, header, host.data, key)
+    axes = axis_records(parallelism)
+    tp = tp_axis(axes)
+    if tp is None:
+        return Put(shard_key(key, axes), _shard_header(host, source, axes), host.data, key)
+    data = _shard(key, source, axes, tp)
+    return Put(
+        shard_key(key, axes),
+        _shard_header(data, source, axes),
+        data.data,
+        key,
+        manifest_keys(key)[0],
+        Manifest(host.dtype, tp.split_dim, tp.count, source.global_shape),
+    )
+
+
+def plan_all_shards(key: str, source: Source, size: int, split_dim: int) -> list[Put]:
+    """Every shard of a tensor-parallel split; the plain tensor for ``size`` 1.
+
+    A raw buffer that is a shard already gives only that one.
+
+    Raises:
+        ValueError: as ``plan_put``.
+    """
+    stored = tp_axis(source.axes)
+    ranks = range(size) if stored is None else [stored.rank]
+    if size == 1 and stored is None:
+        return [plan_put(key, source, None, None)]
+    if size < 1:
+        raise ValueError(f"tp_size must be positive, not {size}")
+    return [
+        plan_put(key, source, with_tp(source.axes, AxisRecord(AXIS_TP, r, size, split_dim)), None)
+        for r in ranks
+    ]
+
+
+def _shard(key: str, source: Source, axes: Sequence[AxisRecord], tp: AxisRecord) -> HostTensor:
+    """The shard to store: cut out of a whole tensor, or what a raw shard buffer holds."""
+    if not source.axes:
+        return cut(key, source.host, tp)
+    stored = tp_axis(source.axes)
+    if stored is None or (stored.rank, stored.count, stored.split_dim) != (
+        tp.rank,
+        tp.count,
+        tp.split_dim,
+    ):
+        raise ValueError(
+            f"{key!r}: the buffer holds the shard {source.axes}, which is not the shard {axes}"
+        )
+    return source.host
+
+
+def _shard_header(data: HostTensor, source: Source, axes: tuple[AxisRecord, ...]) -> TensorHeader:
+    return TensorHeader(data.dtype, source.global_shape, data.shape, LAYOUT_SHARD, axes)
+
+
+def run_put(store: Any, put: Put, tenant: str | None, config: Any) -> int:
+    """Write the object, then its manifest; 0 or the first failing status.
+
+    A reader that sees the new manifest therefore finds this shard.
+    """
+    options: dict[str, Any] = {}
+    if tenant is not None:
+        options["tenant"] = tenant
+    if config is not None:
+        options["config"] = config
+    parts: list[Any] = [put.header.pack()]
+    if put.header.data_bytes:
+        parts.append(memoryview(put.data))
+    status = int(store.put_parts(put.key, *parts, **options))
+    if status == 0 and put.manifest is not None:
+        status = int(store.put(put.manifest_key, put.manifest.pack(), **options))
+    return status
+
+
+def drop_other_layouts(store: Any, put: Put, tenant: str | None) -> None:
+    """After an upsert: remove the manifests of other layouts, and what only they name.
+
+    Best effort. Other ranks may be writing shards of the new layout at the same time, so shards
+    are removed only when the whole tensor was written.
+    """
+    options = {} if tenant is None else {"tenant": tenant}
+    stale = [name for name in manifest_keys(put.base_key) if name != put.manifest_key]
+    if put.key == put.base_key:
+        names = [shard_key, writer_key]
+        for index, raw in enumerate(store.batch_get_buffer(stale, **options)):
+            try:
+                manifest = Manifest.parse(bytes(raw)) if raw is not None and len(raw) else None
+            except TensorFormatError:
+                continue
+            for rank in range(manifest.count if manifest else 0):
+                assert manifest is not None
+                part = AxisRecord(AXIS_TP, rank, manifest.count, manifest.split_dim)
+                stale.append(
+                    shard_key(put.base_key, (part,))
+                    if names[index] is shard_key
+                    else writer_key(put.base_key, part)
+                )
+    else:
+        stale.append(put.base_key)
+    store.batch_remove(stale, force=True, **options)
