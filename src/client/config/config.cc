@@ -166,9 +166,10 @@ void ResolveHugepages(const Source& source, StoreConfig& config) {
 }
 
 void ResolveHeartbeat(StoreConfig& config) {
+  constexpr uint64_t kIntervalMax = 30'000;
   if (config.heartbeat_interval_ms >= config.lease_ttl_ms) config.heartbeat_interval_ms = 0;
   if (config.heartbeat_interval_ms == 0) {
-    config.heartbeat_interval_ms = std::max<uint64_t>(config.lease_ttl_ms / 3, 1);
+    config.heartbeat_interval_ms = std::clamp<uint64_t>(config.lease_ttl_ms / 3, 1, kIntervalMax);
   }
 }
 

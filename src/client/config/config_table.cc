@@ -44,9 +44,12 @@ Status Integer(const Given& given, StoreConfig& config) {
 // A day: longer limits are mistakes, and arithmetic on times cannot overflow.
 constexpr uint64_t kMillisecondsMax = 24 * 3'600 * 1'000;
 
-template <auto kField, uint64_t kMin = 1>
+// Ten years: as good as for ever.
+constexpr uint64_t kLeaseMax = 3'660 * kMillisecondsMax;
+
+template <auto kField, uint64_t kMin = 1, uint64_t kMax = kMillisecondsMax>
 Status Milliseconds(const Given& given, StoreConfig& config) {
-  return Integer<kField, kMin, kMillisecondsMax>(given, config);
+  return Integer<kField, kMin, kMax>(given, config);
 }
 
 constexpr uint64_t kReplicasMax = 64;
@@ -171,11 +174,12 @@ constexpr Setting kSettings[] = {
      "classic_te, tent", "One path to each peer, or several.", Backend},
     {"local_segment_name", "", MC_ENV "LOCAL_SEGMENT_NAME", "text", "", "any text",
      "The name of the own segment. Absent: <stable_id>-segment.", Text<&C::local_segment_name>},
-    {"lease_ttl_ms", "", MC_ENV "LEASE_TTL_MS", "milliseconds", "30000", kTimeAllowed,
+    {"lease_ttl_ms", "", MC_ENV "LEASE_TTL_MS", "milliseconds", "30000", "1 to 316224000000",
      "How long the node is believed alive after its last heartbeat.",
-     Milliseconds<&C::lease_ttl_ms>},
+     Milliseconds<&C::lease_ttl_ms, 1, kLeaseMax>},
     {"heartbeat_interval_ms", "", MC_ENV "HEARTBEAT_INTERVAL_MS", "milliseconds", "0",
-     "0 to 86400000", "Between heartbeats; 0, or not below the lease: a third of the lease.",
+     "0 to 86400000",
+     "Between heartbeats. 0, or not below the lease: a third of the lease, at most 30000.",
      Milliseconds<&C::heartbeat_interval_ms, 0>},
     {"request_timeout_ms", "", MC_ENV "REQUEST_TIMEOUT_MS", "milliseconds", "65000", kTimeAllowed,
      "The limit of every call.", Milliseconds<&C::request_timeout_ms>},

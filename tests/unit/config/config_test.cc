@@ -1,7 +1,9 @@
 #include "mooncake/config.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "client/config/config_parse.h"
 #include "client/config/config_table.h"
@@ -211,6 +213,26 @@ TEST(Config, PageHasARowForEachSetting) {
               HasSubstr("| `lease_ttl_ms` |  | `--lease-ttl-ms` | `MC_STORE_RS_LEASE_TTL_MS`"));
   EXPECT_EQ(std::count(page.begin(), page.end(), '\n'),
             static_cast<ptrdiff_t>(Settings().size() + 2));
+}
+
+// MOONCAKE_UPDATE_DOCS=1 writes the page instead of comparing it.
+TEST(Config, PageInTheDocumentationIsThisTable) {
+  const char* folder = std::getenv("MOONCAKE_DOCS");
+  if (folder == nullptr) GTEST_SKIP() << "MOONCAKE_DOCS is not set; ctest sets it";
+  const std::string path = std::string(folder) + "/configuration.md";
+  constexpr std::string_view kStart = "<!-- table -->\n";
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  const std::string page = content.str();
+  const size_t start = page.find(kStart);
+  ASSERT_NE(start, std::string::npos) << path;
+  const std::string head = page.substr(0, start + kStart.size());
+  if (std::getenv("MOONCAKE_UPDATE_DOCS") != nullptr) {
+    std::ofstream(path) << head << ConfigTableMarkdown();
+    return;
+  }
+  EXPECT_EQ(page, head + ConfigTableMarkdown())
+      << "run ctest -R unit.config with MOONCAKE_UPDATE_DOCS=1";
 }
 
 }  // namespace
