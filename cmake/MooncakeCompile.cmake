@@ -31,7 +31,7 @@ endif()
 
 add_library(mooncake_flags INTERFACE)
 # -pthread everywhere: it defines a macro, on which the precompiled header has to agree.
-target_compile_options(mooncake_flags INTERFACE -Wall -Wextra -fno-omit-frame-pointer -pthread)
+target_compile_options(mooncake_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers -fno-omit-frame-pointer -pthread)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(mooncake_flags INTERFACE -fpch-preprocess)
 elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")

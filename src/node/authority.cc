@@ -1,0 +1,70 @@
+#include "node/authority.h"
+
+#include "node/outbox.h"
+
+namespace mooncake::node {
+
+ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version) {
+  Superseded superseded;
+  const ExtentPin local = publication.local;
+  const std::vector<Place> remote = publication.remote;
+  Route mirrored{0,
+                 publication.size,
+                 publication.checksum,
+                 publication.has_checksum,
+                 publication.soft_pin,
+                 remote};
+  const ItemCode code =
+      core.routes.Publish(ref, std::move(publication), version, &superseded);
+  if (code != kItemOk) return code;
+  if (!superseded.is_the_new_one) {
+    if (local) {
+      core.extents.Commit(*local, *version);
+      mirrored.replicas.insert(mirrored.replicas.begin(), local->place());
+    }
+    for (const Place& place : remote) core.outbox.Committed(place, *version);
+    mirrored.version = *version;
+    core.outbox.Mirror(ref, std::move(mirrored));
+  }
+  Release(core, std::move(superseded));
+  return kItemOk;
+}
+
+ItemCode RemoveRoute(Core& core, const KeyRef& ref) {
+  Superseded superseded;
+  const ItemCode code = core.routes.Remove(ref, &superseded);
+  if (code != kItemOk) return code;
+  core.outbox.Mirror(ref, {.version = superseded.version});
+  Release(core, std::move(superseded));
+  return kItemOk;
+}
+
+uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope) {
+  return core.routes.RemoveScope(scope, [&core](const KeyRef& ref, Superseded superseded) {
+    core.outbox.Mirror(ref, {.version = superseded.version});
+    Release(core, std::move(superseded));
+  });
+}
+
+std::optional<Publication> PublicationOf(Core& core, const KeyRef& ref, const Route& route) {
+  Publication publication;
+  publication.size = route.size;
+  publication.checksum = route.checksum;
+  publication.has_checksum = route.has_checksum;
+  publication.soft_pin = route.soft_pin;
+  for (const Place& place : route.replicas) {
+    if (place.owner != kSelf) {
+      publication.remote.push_back(place);
+      continue;
+    }
+    publication.local = core.extents.Find(place.segment, place.offset, place.generation);
+    const bool right = publication.local && publication.local->ref().hash == ref.hash &&
+                       publication.local->ref().key == ref.key &&
+                       publication.local->size() == route.size;
+    if (!right) return std::nullopt;
+  }
+  if (!publication.local && publication.remote.empty()) return std::nullopt;
+  return publication;
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,24 @@
+// What an authority does besides keeping its table: one place for the steps that follow a
+// change, whether it was asked for by a peer or by this node's own caller.
+#pragma once
+
+#include "node/core.h"
+
+namespace mooncake::node {
+
+// Publishes, makes our own extent live, tells the other owners and the mirror, and gives back
+// what was replaced. On any code but kItemOk nothing is published and the publication's
+// extents stay reserved: the caller gives them back.
+ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version);
+
+// Removes the route and gives its replicas back.
+ItemCode RemoveRoute(Core& core, const KeyRef& ref);
+
+// Removes all routes of a scope that this node serves; returns how many.
+uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope);
+
+// Turns a route from the wire into a publication: finds our own extent among the replicas.
+// nullopt: it names an extent of ours that does not exist or belongs to another key.
+std::optional<Publication> PublicationOf(Core& core, const KeyRef& ref, const Route& route);
+
+}  // namespace mooncake::node

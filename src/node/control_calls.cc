@@ -1,0 +1,221 @@
+#include "node/control_calls.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "node/authority.h"
+#include "node/outbox.h"
+
+namespace mooncake::node {
+
+namespace {
+
+// Reads the scope and keys that many requests share.
+template <typename Request>
+std::optional<std::vector<KeyRef>> KeysOf(Core& core, const Request& request,
+                                          std::vector<std::string_view>* keys) {
+  const auto scope = core.scopes.Intern(ReadScope(request.scope()));
+  if (!scope || !ReadKeys(request.keys(), keys)) return std::nullopt;
+  std::vector<KeyRef> refs;
+  refs.reserve(keys->size());
+  for (std::string_view key : *keys) refs.push_back(MakeKeyRef(*scope, key));
+  return refs;
+}
+
+constexpr uint64_t kSyncMs = 2'000;
+
+}  // namespace
+
+bool ServePing(Core& core, const v1::PingRequest& request, bool may_block, v1::PingReply* reply) {
+  const uint64_t wanted = request.origin().revision();
+  if (wanted > core.view()->revision()) {
+    if (!may_block) return false;
+    core.membership.RefreshTo(wanted, core.runtime.NowMs() + kSyncMs);
+  }
+  reply->set_node(core.membership.self_name());
+  reply->set_revision(core.view()->revision());
+  reply->set_host(core.membership.record().host);
+  reply->set_pid(static_cast<uint64_t>(getpid()));
+  return true;
+}
+
+void ServeExist(Core& core, const v1::ExistRequest& request, v1::ExistReply* reply, bool* valid) {
+  std::vector<std::string_view> keys;
+  const auto refs = KeysOf(core, request, &keys);
+  if (!(*valid = refs.has_value())) return;
+  std::string& present = *reply->mutable_present();
+  present.reserve(refs->size());
+  for (const KeyRef& ref : *refs) {
+    switch (core.routes.Lookup(ref, nullptr, nullptr)) {
+      case kItemOk: present.push_back(1); break;
+      case kItemRetryLater: present.push_back(2); break;
+      case kItemWrongAuthority: present.push_back(3); break;
+      default: present.push_back(0); break;
+    }
+  }
+  reply->set_revision(core.view()->revision());
+}
+
+void ServeRoute(Core& core, const v1::RouteRequest& request, v1::RouteReply* reply, bool* valid) {
+  std::vector<std::string_view> keys;
+  const auto refs = KeysOf(core, request, &keys);
+  if (!(*valid = refs.has_value())) return;
+  for (const KeyRef& ref : *refs) {
+    Route route;
+    const ItemCode code = core.routes.Lookup(ref, &route, nullptr);
+    reply->add_codes(code);
+    if (code == kItemOk) WriteRoute({}, route, core.names, reply->add_routes());
+  }
+  reply->set_revision(core.view()->revision());
+}
+
+void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishReply* reply,
+                  bool* valid) {
+  const auto scope = core.scopes.Intern(ReadScope(request.scope()));
+  if (!(*valid = scope && request.routes_size() <= static_cast<int>(kItemsPerMessageMax))) return;
+  for (const v1::Route& wire : request.routes()) {
+    const std::optional<Route> route = ReadRoute(wire, core.names);
+    if (!(*valid = route && !wire.key().empty())) return;
+    const KeyRef ref = MakeKeyRef(*scope, wire.key());
+    Version version = 0;
+    ItemCode code = CodeOf(ErrorCode::kNotFound);
+    if (auto publication = PublicationOf(core, ref, *route)) {
+      publication->if_absent = request.if_absent();
+      if (request.expect_version()) publication->expected = route->version;
+      code = PublishRoute(core, ref, *std::move(publication), &version);
+    }
+    reply->add_codes(code);
+    reply->add_versions(version);
+  }
+  reply->set_revision(core.view()->revision());
+}
+
+void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* reply,
+                 bool* valid) {
+  std::vector<std::string_view> keys;
+  const auto refs = KeysOf(core, request, &keys);
+  if (!(*valid = refs.has_value())) return;
+  for (const KeyRef& ref : *refs) reply->add_codes(RemoveRoute(core, ref));
+  reply->set_revision(core.view()->revision());
+}
+
+void ServeRemoveAll(Core& core, const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply,
+                    bool* valid) {
+  const auto scope = core.scopes.Intern(ReadScope(request.scope()));
+  if (!(*valid = scope.has_value())) return;
+  reply->set_removed(RemoveScopeRoutes(core, scope->index));
+}
+
+void ServeNotice(Core& core, const v1::NoticeRequest& request, v1::NoticeReply* reply,
+                 bool* valid) {
+  (void)reply;
+  *valid = request.versions_size() == request.committed_size();
+  // Of a former incarnation: nothing here is meant.
+  if (!*valid || request.owner() != core.membership.self_name()) return;
+  for (int i = 0; i < request.committed_size(); ++i) {
+    const v1::Replica& place = request.committed(i);
+    if (ExtentPin pin = core.extents.Find(place.segment(), place.offset(), place.generation())) {
+      core.extents.Commit(*pin, request.versions(i));
+    }
+  }
+  for (const v1::Replica& place : request.retired()) {
+    if (ExtentPin pin = core.extents.Find(place.segment(), place.offset(), place.generation())) {
+      core.extents.Retire(*pin);
+    }
+  }
+}
+
+void ServeCheck(Core& core, const v1::CheckRequest& request, v1::CheckReply* reply, bool* valid) {
+  const std::vector<ScopeTable::Entry> scopes = ReadScopes(request.scopes(), core.scopes);
+  for (const v1::Route& wire : request.extents()) {
+    KeyedRoute keyed;
+    *valid = ReadKeyedRoute(wire, scopes, core.names, &keyed) && keyed.route.replicas.size() == 1;
+    if (!*valid) return;
+    Version version = 0;
+    const ItemCode code =
+        core.routes.Check(keyed.ref, keyed.route.replicas[0], request.drop(), &version);
+    reply->add_codes(code);
+    reply->add_versions(version);
+    if (request.drop() && code == kItemOk) {
+      Route left;
+      if (core.routes.Lookup(keyed.ref, &left, nullptr) != kItemOk) left = {.version = version};
+      core.outbox.Mirror(keyed.ref, std::move(left));
+    }
+  }
+  reply->set_revision(core.view()->revision());
+}
+
+namespace {
+
+// The slots of a request as a set; empty: a bad slot.
+std::vector<bool> SlotSet(const google::protobuf::RepeatedField<uint32_t>& slots) {
+  std::vector<bool> set(routing::kSlotCount);
+  for (uint32_t slot : slots) {
+    if (slot >= routing::kSlotCount) return {};
+    set[slot] = true;
+  }
+  return set;
+}
+
+}  // namespace
+
+void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply, bool* valid) {
+  const std::vector<bool> wanted = SlotSet(request.slots());
+  if (!(*valid = !wanted.empty())) return;
+  core.membership.RefreshSoon();  // Somebody knows a newer view.
+  if (request.cursor() == 0) {
+    const std::vector<routing::Slot> slots(request.slots().begin(), request.slots().end());
+    for (routing::Slot slot : core.routes.Fence(slots)) reply->add_served(slot);
+  }
+  ScopeColumn scopes(core.scopes, reply->mutable_scopes());
+  size_t shard = request.cursor();
+  for (; shard < RouteTable::kShards && reply->routes_size() < static_cast<int>(kItemsPerMessageMax);
+       ++shard) {
+    for (const KeyedRoute& keyed :
+         core.routes.Export(shard, [&](routing::Slot slot) { return wanted[slot]; })) {
+      WriteKeyedRoute(keyed, scopes, core.names, reply->add_routes());
+    }
+  }
+  reply->set_next_cursor(shard < RouteTable::kShards ? shard : 0);
+}
+
+void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::InventoryReply* reply,
+                    bool* valid) {
+  const std::vector<bool> wanted = SlotSet(request.slots());
+  if (!(*valid = !wanted.empty())) return;
+  ScopeColumn scopes(core.scopes, reply->mutable_scopes());
+  size_t shard = request.cursor();
+  for (; shard < ExtentStore::kIndexShards &&
+         reply->routes_size() < static_cast<int>(kItemsPerMessageMax);
+       ++shard) {
+    for (const ExtentPin& extent : core.extents.ShardExtents(shard)) {
+      const KeyRef ref = extent->ref();
+      if (extent->state() != ExtentState::kLive || !wanted[ref.slot()]) continue;
+      KeyedRoute keyed;
+      keyed.ref = ref;
+      keyed.key = std::string(ref.key);
+      keyed.route = {extent->version(),      extent->size(),           extent->checksum(),
+                     extent->has_checksum(), extent->wants_soft_pin(), {extent->place()}};
+      WriteKeyedRoute(keyed, scopes, core.names, reply->add_routes());
+    }
+  }
+  reply->set_next_cursor(shard < ExtentStore::kIndexShards ? shard : 0);
+}
+
+void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* reply,
+                 bool* valid) {
+  (void)reply;
+  const std::vector<ScopeTable::Entry> scopes = ReadScopes(request.scopes(), core.scopes);
+  for (const v1::Route& wire : request.routes()) {
+    KeyedRoute keyed;
+    if (!(*valid = ReadKeyedRoute(wire, scopes, core.names, &keyed))) return;
+    if (keyed.route.replicas.empty()) {
+      core.routes.ForgetMirror(keyed.ref, keyed.route.version);
+    } else {
+      core.routes.Import(keyed.ref, keyed.route, true);
+    }
+  }
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,250 @@
+#include "node/extent_store.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace mooncake::node {
+
+// One registered region, its free space and its ring.
+class Segment {
+ public:
+  Segment(uint32_t index, std::string name, MappedMemory memory)
+      : index(index),
+        name(std::move(name)),
+        memory(std::move(memory)),
+        allocator(this->memory.bytes().size()) {}
+
+  const uint32_t index;
+  const std::string name;
+  const MappedMemory memory;
+  allocator::ExtentAllocator allocator;
+  std::atomic<NodeState> state{NodeState::kActive};
+
+  base::Mutex ring_mu;
+  eviction::ClockRing ring MC_GUARDED_BY(ring_mu);
+};
+
+MutableBytes Extent::data() const { return segment_->memory.bytes().subspan(offset_, size_); }
+
+Place Extent::place() const { return {kSelf, segment_->index, offset_, generation_}; }
+
+uint32_t Extent::segment_index() const { return segment_->index; }
+
+ExtentPin::ExtentPin(Extent* extent) : extent_(extent) {
+  if (extent_ != nullptr) extent_->pins_.fetch_add(1, std::memory_order_relaxed);
+}
+
+ExtentPin::ExtentPin(const ExtentPin& other) : ExtentPin(other.extent_) {}
+
+void ExtentPin::Drop() {
+  if (extent_ == nullptr) return;
+  // Release: our reads of the bytes come before the reuse; acquire: the last one sees them all.
+  if (extent_->pins_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    MC_CHECK(extent_->segment_->allocator.Free(extent_->offset_));
+    delete extent_;
+  }
+  extent_ = nullptr;
+}
+
+ExtentStore::ExtentStore()
+    : published_(std::make_unique<std::atomic<Segment*>[]>(kSegmentsMax)),
+      shards_(std::make_unique<IndexShard[]>(kIndexShards)) {}
+
+ExtentStore::~ExtentStore() {
+  for (size_t i = 0; i < kIndexShards; ++i) {
+    for (const ExtentPin& extent : ShardExtents(i)) Retire(*extent);
+  }
+}
+
+uint64_t ExtentStore::PlaceKey(uint32_t segment, uint64_t offset) {
+  return (uint64_t{segment} << 52) | (offset / allocator::kAlignment);
+}
+
+ExtentStore::IndexShard& ExtentStore::ShardOf(uint64_t place_key) const {
+  return shards_[base::Mix64(place_key) % kIndexShards];
+}
+
+Segment* ExtentStore::SegmentAt(uint32_t index) const {
+  if (index >= segment_count_.load(std::memory_order_acquire)) return nullptr;
+  return published_[index].load(std::memory_order_acquire);
+}
+
+uint32_t ExtentStore::AddSegment(std::string name, MappedMemory memory) {
+  base::MutexLock lock(mu_);
+  const auto index = static_cast<uint32_t>(segments_.size());
+  MC_CHECK(index < kSegmentsMax);
+  segments_.push_back(std::make_unique<Segment>(index, std::move(name), std::move(memory)));
+  published_[index].store(segments_.back().get(), std::memory_order_release);
+  segment_count_.store(index + 1, std::memory_order_release);
+  return index;
+}
+
+void ExtentStore::SetSegmentState(uint32_t index, NodeState state) {
+  if (Segment* segment = SegmentAt(index)) segment->state.store(state);
+}
+
+std::vector<SegmentStats> ExtentStore::Stats() const {
+  std::vector<SegmentStats> stats;
+  const uint32_t count = segment_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    const Segment& segment = *SegmentAt(i);
+    stats.push_back({i, segment.name, segment.allocator.capacity_bytes(),
+                     segment.allocator.used_bytes(), segment.state.load()});
+  }
+  return stats;
+}
+
+uint64_t ExtentStore::LargestSegment() const {
+  uint64_t largest = 0;
+  for (const SegmentStats& stats : Stats()) {
+    if (stats.state == NodeState::kActive) largest = std::max(largest, stats.capacity_bytes);
+  }
+  return largest;
+}
+
+std::pair<uint64_t, uint64_t> ExtentStore::Usage() const {
+  uint64_t used = 0;
+  uint64_t capacity = 0;
+  for (const SegmentStats& stats : Stats()) {
+    if (stats.state != NodeState::kActive) continue;
+    used += stats.used_bytes;
+    capacity += stats.capacity_bytes;
+  }
+  return {used, capacity};
+}
+
+ExtentPin ExtentStore::Reserve(const ReserveRequest& request) {
+  const uint32_t count = segment_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    Segment& segment = *SegmentAt(i);
+    if (segment.state.load(std::memory_order_relaxed) != NodeState::kActive) continue;
+    if (!request.segment.empty() && request.segment != segment.name) continue;
+    if (ExtentPin pin = ReserveIn(segment, request)) return pin;
+  }
+  return {};
+}
+
+ExtentPin ExtentStore::ReserveIn(Segment& segment, const ReserveRequest& request) {
+  const std::optional<uint64_t> offset = segment.allocator.Allocate(request.size);
+  if (!offset) return {};
+  auto* extent = new Extent();
+  extent->segment_ = &segment;
+  extent->offset_ = *offset;
+  extent->size_ = request.size;
+  extent->generation_ = next_generation_.fetch_add(1, std::memory_order_relaxed);
+  extent->key_hash_ = request.ref.hash;
+  extent->scope_ = request.ref.scope;
+  extent->key_ = std::string(request.ref.key);
+  extent->soft_pin_ = request.soft_pin;
+  extent->writer_ = request.writer;
+  extent->created_ms_ = request.now_ms;
+  ExtentPin pin(extent);
+  const uint64_t key = PlaceKey(segment.index, *offset);
+  IndexShard& shard = ShardOf(key);
+  base::MutexLock lock(shard.mu_);
+  shard.by_place.insert_or_assign(key, pin);
+  return pin;
+}
+
+void ExtentStore::Commit(Extent& extent, Version version) {
+  extent.version_.store(version, std::memory_order_relaxed);
+  Segment& segment = *extent.segment_;
+  base::MutexLock lock(segment.ring_mu);
+  // Under the ring's lock, so that a Retire at the same time sees the state or the entry.
+  ExtentState expected = ExtentState::kReserved;
+  if (extent.state_.compare_exchange_strong(expected, ExtentState::kLive)) {
+    segment.ring.Insert(extent, extent.soft_pin_);
+  }
+}
+
+bool ExtentStore::Retire(Extent& extent) {
+  Segment& segment = *extent.segment_;
+  {
+    base::MutexLock lock(segment.ring_mu);
+    if (extent.state_.exchange(ExtentState::kRetired) == ExtentState::kRetired) return false;
+    segment.ring.Remove(extent);
+  }
+  ExtentPin index_pin;  // Dropped after the shard's lock.
+  const uint64_t key = PlaceKey(segment.index, extent.offset_);
+  IndexShard& shard = ShardOf(key);
+  base::MutexLock lock(shard.mu_);
+  auto found = shard.by_place.find(key);
+  if (found != shard.by_place.end() && found->second.get() == &extent) {
+    std::swap(index_pin, found->second);
+    shard.by_place.erase(found);
+  }
+  return true;
+}
+
+ExtentPin ExtentStore::Find(uint32_t segment, uint64_t offset, uint64_t generation) const {
+  const uint64_t key = PlaceKey(segment, offset);
+  IndexShard& shard = ShardOf(key);
+  base::MutexLock lock(shard.mu_);
+  auto found = shard.by_place.find(key);
+  if (found == shard.by_place.end()) return {};
+  const Extent& extent = *found->second;
+  if (extent.generation_ != generation || extent.offset_ != offset) return {};
+  return found->second;
+}
+
+namespace {
+
+// The index and the local route hold a pin each; more means that somebody reads it now.
+constexpr uint32_t kIdlePins = 2;
+
+}  // namespace
+
+std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<uint32_t> wanted) {
+  Segment* fullest = wanted ? SegmentAt(*wanted) : nullptr;
+  if (!wanted) {
+    double most = -1;
+    for (const SegmentStats& stats : Stats()) {
+      if (stats.state != NodeState::kActive || stats.capacity_bytes == 0) continue;
+      const double fill = static_cast<double>(stats.used_bytes) / stats.capacity_bytes;
+      if (fill > most) {
+        most = fill;
+        fullest = SegmentAt(stats.index);
+      }
+    }
+  }
+  std::vector<ExtentPin> victims;
+  if (fullest == nullptr) return victims;
+  uint64_t taken = 0;
+  size_t counted = 0;
+  auto evictable = [](const eviction::ClockEntry& entry) {
+    return static_cast<const Extent&>(entry).pins() <= kIdlePins;
+  };
+  auto enough = [&](const std::vector<eviction::ClockEntry*>& entries) {
+    for (; counted < entries.size(); ++counted) {
+      const auto& extent = static_cast<const Extent&>(*entries[counted]);
+      taken += allocator::ExtentAllocator::RoundUp(extent.size_);
+    }
+    return taken >= bytes;
+  };
+  base::MutexLock lock(fullest->ring_mu);
+  for (eviction::ClockEntry* entry : fullest->ring.TakeVictims(evictable, enough)) {
+    victims.emplace_back(static_cast<Extent*>(entry));
+  }
+  return victims;
+}
+
+void ExtentStore::GiveBack(Extent& extent) {
+  Segment& segment = *extent.segment_;
+  base::MutexLock lock(segment.ring_mu);
+  if (extent.state() == ExtentState::kLive && !extent.in_ring()) {
+    segment.ring.Insert(extent, extent.soft_pin_);
+  }
+}
+
+std::vector<ExtentPin> ExtentStore::ShardExtents(size_t shard_number) const {
+  std::vector<ExtentPin> extents;
+  IndexShard& shard = shards_[shard_number];
+  base::MutexLock lock(shard.mu_);
+  extents.reserve(shard.by_place.size());
+  for (const auto& [key, pin] : shard.by_place) extents.push_back(pin);
+  return extents;
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,228 @@
+#include <algorithm>
+
+#include "node/authority.h"
+#include "node/data_calls.h"
+#include "node/evictor.h"
+
+namespace mooncake::node {
+
+namespace {
+
+constexpr ItemCode kUndecided = 1;
+
+// What put and write share: columns in, an extent reserved per item, the payload straight into
+// the extents, checksums from the trailer.
+class IngestCall : public ServerCall {
+ public:
+  explicit IngestCall(Core& core) : core_(core) {}
+
+  ~IngestCall() override {
+    for (Item& item : items_) {
+      if (item.pin) core_.extents.Retire(*item.pin);
+    }
+    if (owns_sequence_) core_.dedup.Abandon(origin_, sequence_);
+  }
+
+  bool Prepare(bool may_block) override {
+    if (verdict_ != DedupTable::Verdict::kNew) return true;
+    for (Item& item : items_) {
+      if (item.code != kUndecided) continue;
+      item.code = Gate(item);
+      if (item.code != kUndecided) continue;
+      bool would_block = false;
+      const ReserveRequest reserve{item.ref, item.size,           soft_pin_,
+                                   writer_,  core_.runtime.NowMs(), segment_};
+      item.pin = core_.evictor.Reserve(reserve, may_block, deadline_ms_, &would_block);
+      if (would_block) return false;
+      item.code = item.pin ? kItemOk : CodeOf(ErrorCode::kNoSpace);
+    }
+    return true;
+  }
+
+  std::span<const MutableBytes> PayloadTargets() override {
+    targets_.clear();
+    for (const Item& item : items_) {
+      targets_.push_back(item.pin ? item.pin->data()
+                                  : MutableBytes{static_cast<std::byte*>(nullptr), item.size});
+    }
+    targets_.emplace_back(trailer_);
+    return targets_;
+  }
+
+  bool Run(bool may_block, Reply& reply) override {
+    (void)may_block;
+    if (verdict_ == DedupTable::Verdict::kDone) {
+      reply.message = remembered_;
+      return true;
+    }
+    const bool running = verdict_ == DedupTable::Verdict::kRunning;
+    for (size_t i = 0; i < items_.size(); ++i) {
+      if (running) items_[i].code = kItemRetryLater;
+      if (items_[i].pin) items_[i].pin->SetChecksum(LoadChecksum(&trailer_[i * kChecksumBytes]));
+    }
+    reply.message = Finish();
+    if (running) return true;
+    core_.dedup.Finish(origin_, sequence_, reply.message);
+    owns_sequence_ = false;
+    return true;
+  }
+
+ protected:
+  struct Item {
+    KeyRef ref;
+    uint64_t size = 0;
+    ItemCode code = kUndecided;
+    ExtentPin pin;  // Ours to retire unless Finish passes it on.
+  };
+
+  // kUndecided: reserve an extent for it.
+  virtual ItemCode Gate(const Item& item) = 0;
+  // Uses the filled extents; returns the reply.
+  virtual std::string Finish() = 0;
+
+  template <typename Message>
+  bool Read(const Message& message, const IncomingRequest& request) {
+    const auto scope = core_.scopes.Intern(ReadScope(message.scope()));
+    std::vector<std::string_view> keys;
+    if (!scope || !ReadKeys(message.keys(), &keys)) return false;
+    if (static_cast<size_t>(message.value_sizes_size()) != keys.size()) return false;
+    uint64_t rest = request.payload_size;
+    items_.resize(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      items_[i].ref = MakeKeyRef(*scope, keys[i]);
+      items_[i].size = message.value_sizes(static_cast<int>(i));
+      if (items_[i].size > rest) return false;
+      rest -= items_[i].size;
+    }
+    trailer_.resize(keys.size() * kChecksumBytes);
+    if (rest != trailer_.size()) return false;
+    return ReadOrigin(message.origin()) && (deadline_ms_ = request.deadline_ms, true);
+  }
+
+  Core& core_;
+  std::vector<Item> items_;
+  bool soft_pin_ = false;
+  std::string segment_;
+
+ private:
+  bool ReadOrigin(const v1::Origin& origin) {
+    const auto writer = core_.names.IndexOf(origin.node());
+    if (!writer) return false;
+    writer_ = *writer;
+    origin_ = origin.node();
+    sequence_ = origin.sequence();
+    verdict_ = core_.dedup.Begin(origin_, sequence_, &remembered_);
+    owns_sequence_ = verdict_ == DedupTable::Verdict::kNew;
+    return true;
+  }
+
+  NameIndex writer_ = 0;
+  std::string origin_;
+  uint64_t sequence_ = 0;
+  uint64_t deadline_ms_ = 0;
+  DedupTable::Verdict verdict_ = DedupTable::Verdict::kNew;
+  bool owns_sequence_ = false;
+  std::string remembered_;
+  std::vector<std::byte> trailer_;
+  std::vector<MutableBytes> targets_;
+};
+
+class PutCall : public IngestCall {
+ public:
+  using IngestCall::IngestCall;
+
+  bool Accept(const IncomingRequest& request) {
+    if (!message_.ParseFromArray(request.message.data(), static_cast<int>(request.message.size()))) {
+      return false;
+    }
+    soft_pin_ = message_.soft_pin();
+    return Read(message_, request);
+  }
+
+ private:
+  ItemCode Gate(const Item& item) override {
+    const ItemCode code = core_.routes.Lookup(item.ref, nullptr, nullptr);
+    if (code == CodeOf(ErrorCode::kNotFound)) return kUndecided;
+    if (code != kItemOk) return code;
+    return message_.if_absent() ? kItemOk : kUndecided;
+  }
+
+  std::string Finish() override {
+    v1::PutReply reply;
+    reply.mutable_codes()->Reserve(static_cast<int>(items_.size()));
+    for (Item& item : items_) {
+      if (item.pin && item.code == kItemOk) {
+        Publication publication;
+        publication.size = item.size;
+        publication.checksum = item.pin->checksum();
+        publication.has_checksum = true;
+        publication.soft_pin = soft_pin_;
+        publication.local = item.pin;
+        publication.if_absent = message_.if_absent();
+        Version version = 0;
+        item.code = PublishRoute(core_, item.ref, std::move(publication), &version);
+        if (item.code == kItemOk) item.pin = {};
+      }
+      reply.add_codes(item.code);
+    }
+    reply.set_revision(core_.view()->revision());
+    return reply.SerializeAsString();
+  }
+
+  v1::PutRequest message_;
+};
+
+class WriteCall : public IngestCall {
+ public:
+  using IngestCall::IngestCall;
+
+  bool Accept(const IncomingRequest& request) {
+    if (!message_.ParseFromArray(request.message.data(), static_cast<int>(request.message.size()))) {
+      return false;
+    }
+    soft_pin_ = message_.soft_pin();
+    segment_ = message_.segment();
+    meant_for_us_ = message_.owner() == core_.membership.self_name();
+    return Read(message_, request);
+  }
+
+ private:
+  ItemCode Gate(const Item& item) override {
+    (void)item;
+    return meant_for_us_ ? kUndecided : CodeOf(ErrorCode::kStaleEpoch);
+  }
+
+  std::string Finish() override {
+    v1::WriteReply reply;
+    for (Item& item : items_) {
+      if (item.pin && item.code == kItemOk) {
+        WritePlace(item.pin->place(), core_.names, reply.add_extents());
+        item.pin = {};  // Reserved from here on until published or reaped.
+      }
+      reply.add_codes(item.code);
+    }
+    return reply.SerializeAsString();
+  }
+
+  v1::WriteRequest message_;
+  bool meant_for_us_ = false;
+};
+
+template <typename CallType>
+std::unique_ptr<ServerCall> AcceptAs(Core& core, const IncomingRequest& request) {
+  auto call = std::make_unique<CallType>(core);
+  if (!call->Accept(request)) return nullptr;
+  return call;
+}
+
+}  // namespace
+
+std::unique_ptr<ServerCall> AcceptPut(Core& core, const IncomingRequest& request) {
+  return AcceptAs<PutCall>(core, request);
+}
+
+std::unique_ptr<ServerCall> AcceptWrite(Core& core, const IncomingRequest& request) {
+  return AcceptAs<WriteCall>(core, request);
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,316 @@
+#include "node/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "obs/log.h"
+
+namespace mooncake::node {
+
+namespace {
+constexpr uint64_t kJoinRetryMs = 200;
+constexpr uint64_t kBeatRetryMs = 500;
+constexpr size_t kSuspicionsMax = 4096;
+}  // namespace
+
+Membership::Membership(const MembershipOptions& options, Runtime& runtime,
+                       MetadataStore& metadata, Metrics& metrics)
+    : options_(options),
+      runtime_(runtime),
+      metadata_(metadata),
+      metrics_(metrics),
+      view_(routing::EmptyView()),
+      builder_(options.route_scope),
+      beat_(runtime.NewEvent()),
+      refresh_(runtime.NewEvent()),
+      fetched_(runtime.NewEvent()) {}
+
+Membership::~Membership() { Stop(); }
+
+NodeId Membership::self() const {
+  base::MutexLock lock(mu_);
+  return record_.id;
+}
+
+LeaseRecord Membership::record() const {
+  base::MutexLock lock(mu_);
+  return record_;
+}
+
+Result<std::optional<LeaseRecord>> Membership::FindHolder(const std::string& stable_id) {
+  MC_TRY(MembershipChanges all, metadata_.ReadChanges(0));
+  std::optional<LeaseRecord> holder;
+  for (LeaseRecord& lease : all.leases) {
+    if (lease.id.stable_id != stable_id) continue;
+    if (!holder || holder->id.epoch < lease.id.epoch) holder = std::move(lease);
+  }
+  return holder;
+}
+
+Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
+                           bool* retry) {
+  *retry = true;
+  MC_TRY(std::optional<LeaseRecord> holder, FindHolder(record.id.stable_id));
+  std::optional<uint64_t> beside;
+  bool replace = false;
+  if (holder) {
+    const HolderAnswer answer = ask(*holder);
+    if (answer == HolderAnswer::kAlive && !succeed) {
+      *retry = false;
+      return Conflict(fmt::format(
+          "stable_id '{}' is held by the live node {} at {}; choose another stable_id, stop "
+          "that node, or start this one with initial_state=standby to succeed it",
+          record.id.stable_id, holder->id.ToString(), holder->endpoint));
+    }
+    if (answer == HolderAnswer::kSilent && !succeed) {
+      return Conflict(fmt::format("stable_id '{}': its holder {} at {} does not answer; waiting "
+                                  "for its lease to lapse",
+                                  record.id.stable_id, holder->id.ToString(), holder->endpoint));
+    }
+    beside = holder->id.epoch;
+    replace = answer == HolderAnswer::kGone;
+  }
+  auto acquired = metadata_.Acquire(record, options_.lease_ttl_ms, beside, replace);
+  if (!acquired) return std::move(acquired).error();  // A conflict here is a race: look again.
+  base::MutexLock lock(mu_);
+  record_ = record;
+  record_.id = *acquired;
+  self_name_ = record_.id.ToString();
+  lease_confirmed_ms_.store(runtime_.NowMs());
+  return Ok();
+}
+
+Status Membership::Join(LeaseRecord record, bool succeed, uint64_t deadline_ms,
+                        const AskHolder& ask) {
+  while (true) {
+    bool retry = false;
+    Status status = TryJoin(record, succeed, ask, &retry);
+    if (status.ok()) return FetchView();
+    const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms;
+    if (!retry || late || runtime_.Interrupted()) return status;
+    runtime_.SleepMs(kJoinRetryMs);
+  }
+}
+
+void Membership::Start(std::function<void(const ViewPtr&, const ViewPtr&)> on_view) {
+  on_view_ = std::move(on_view);
+  on_view_(routing::EmptyView(), view());
+  heartbeat_thread_ = runtime_.Spawn("mc-heartbeat", [this] { HeartbeatLoop(); });
+  refresh_thread_ = runtime_.Spawn("mc-view", [this] { RefreshLoop(); });
+}
+
+void Membership::Stop() {
+  if (!stop_.exchange(true)) {
+    beat_->Set();
+    refresh_->Set();
+  }
+  if (heartbeat_thread_) heartbeat_thread_->Join();
+  if (refresh_thread_) refresh_thread_->Join();
+  heartbeat_thread_.reset();
+  refresh_thread_.reset();
+}
+
+Result<uint64_t> Membership::Leave() {
+  Stop();
+  if (self_name_.empty()) return uint64_t{0};
+  if (Status status = metadata_.Release(self()); !status) {
+    obs::LogRateLimited(obs::LogLevel::kWarning, "membership.release",
+                        "lease not released, it will lapse: " + status.error().ToString());
+    return std::move(status).error();
+  }
+  return metadata_.Poll();
+}
+
+Status Membership::Renew() {
+  const LeaseRecord record = this->record();
+  const uint64_t asked_ms = runtime_.NowMs();
+  auto renewed = metadata_.Renew(record, options_.lease_ttl_ms);
+  if (!renewed) return std::move(renewed).error();
+  lease_confirmed_ms_.store(asked_ms);
+  if (renewed->recreated || renewed->was_suspect || renewed->revision > view()->revision()) {
+    RefreshSoon();
+  }
+  return Ok();
+}
+
+Status Membership::HeartbeatNow() { return Renew(); }
+
+Status Membership::Update(const std::function<void(LeaseRecord&)>& change) {
+  {
+    base::MutexLock lock(mu_);
+    change(record_);
+  }
+  Status status = Renew();
+  if (!status) beat_->Set();  // The heartbeat thread goes on trying.
+  return status;
+}
+
+void Membership::NoteHeartbeat(const Status& status) {
+  if (status.ok()) {
+    if (beat_failures_ > 0) {
+      obs::LogInfo(fmt::format("heartbeat recovered stable_id={} recovered_after_failures={}",
+                               self().stable_id, beat_failures_));
+    }
+    beat_failures_ = 0;
+    metrics_.GetGauge("heartbeat_last_success_ms", {{"runtime", self_name_}})
+        .Set(static_cast<double>(runtime_.WallMs()));
+  } else {
+    ++beat_failures_;
+    obs::LogRateLimited(obs::LogLevel::kWarning, "heartbeat.failed",
+                        fmt::format("heartbeat failed stable_id={} consecutive_failures={} "
+                                    "error={}",
+                                    self().stable_id, beat_failures_, status.error().ToString()));
+  }
+  metrics_.GetGauge("heartbeat_consecutive_failures", {{"runtime", self_name_}})
+      .Set(beat_failures_);
+}
+
+void Membership::HeartbeatLoop() {
+  // Spread over the interval, so that nodes started together do not beat together.
+  uint64_t wait_ms = 1 + runtime_.Random() % std::max<uint64_t>(options_.heartbeat_interval_ms, 1);
+  while (!stop_.load()) {
+    beat_->WaitUntil(runtime_.NowMs() + wait_ms);
+    beat_->Clear();
+    if (stop_.load()) return;
+    const Status status = Renew();
+    NoteHeartbeat(status);
+    wait_ms = status.ok() ? options_.heartbeat_interval_ms
+                          : kBeatRetryMs + runtime_.Random() % kBeatRetryMs;
+  }
+}
+
+void Membership::RefreshLoop() {
+  while (!stop_.load()) {
+    const uint64_t jitter = runtime_.Random() % (options_.poll_interval_ms / 8 + 1);
+    refresh_->WaitUntil(runtime_.NowMs() + options_.poll_interval_ms - jitter);
+    refresh_->Clear();
+    if (stop_.load()) return;
+    RefreshOnce();
+  }
+}
+
+void Membership::RefreshOnce() {
+  const uint64_t started = fetches_started_.fetch_add(1) + 1;
+  ReportSuspicions();
+  auto revision = metadata_.Poll();
+  Status status = Ok();
+  if (!revision) {
+    status = std::move(revision).error();
+  } else if (*revision != view()->revision()) {
+    status = FetchView();
+  }
+  metrics_.GetCounter("membership_refresh_total", {{"result", status.ok() ? "ok" : "error"}})
+      .Increment();
+  if (!status) {
+    obs::LogRateLimited(obs::LogLevel::kWarning, "membership.refresh",
+                        "membership not refreshed: " + status.error().ToString());
+  }
+  fetches_done_.store(started);
+  fetched_->Set();
+}
+
+Status Membership::FetchView() {
+  const uint64_t since = members_.empty() ? 0 : view()->revision();
+  MC_TRY(MembershipChanges changes, metadata_.ReadChanges(since));
+  std::map<NodeId, LeaseRecord> previous;
+  if (changes.full) previous.swap(members_);
+  for (LeaseRecord& lease : changes.leases) members_.insert_or_assign(lease.id, std::move(lease));
+  for (const NodeId& id : changes.gone) members_.erase(id);
+  // A service that came back empty must not empty the cluster: the lost lease of a live node is
+  // recreated by its next heartbeat, and until one lease has passed it stays in the view.
+  const bool wiped = changes.full && since > 0 && members_.size() < previous.size() &&
+                     !members_.contains(self());
+  if (wiped) {
+    members_.swap(previous);
+    beat_->Set();
+    return MetadataError("the metadata service lost this node's lease; registering again");
+  }
+  Install(changes.revision);
+  return Ok();
+}
+
+void Membership::Install(uint64_t revision) {
+  std::vector<LeaseRecord> leases;
+  leases.reserve(members_.size());
+  for (const auto& [id, lease] : members_) leases.push_back(lease);
+  const ViewPtr before = view();
+  const ViewPtr after = builder_.Build(revision, std::move(leases));
+  if (on_view_) on_view_(before, after);
+  view_.store(after, std::memory_order_release);
+  base::MutexLock lock(mu_);
+  std::erase_if(suspicions_, [&](const auto& entry) {
+    return after->Find(entry.first) == routing::kNoNode;
+  });
+  suspect_count_.store(static_cast<int>(suspicions_.size()));
+}
+
+bool Membership::RefreshTo(uint64_t revision, uint64_t deadline_ms) {
+  const uint64_t fetch = fetches_started_.load() + 1;
+  while (!stop_.load()) {
+    if (revision > 0 ? view()->revision() >= revision : fetches_done_.load() >= fetch) return true;
+    const uint64_t now_ms = runtime_.NowMs();
+    if (now_ms >= deadline_ms || runtime_.Interrupted()) return false;
+    fetched_->Clear();
+    refresh_->Set();
+    fetched_->WaitUntil(std::min(deadline_ms, now_ms + 50));
+  }
+  return false;
+}
+
+void Membership::RefreshSoon() { refresh_->Set(); }
+
+void Membership::Suspect(const NodeId& id) {
+  const uint64_t now_ms = runtime_.NowMs();
+  base::MutexLock lock(mu_);
+  if (id == record_.id || suspicions_.size() >= kSuspicionsMax) return;
+  Suspicion& suspicion = suspicions_[id];
+  if (suspicion.since_ms == 0) suspicion.since_ms = now_ms;
+  if (now_ms >= suspicion.until_ms) suspicion.reported = false;
+  suspicion.until_ms = now_ms + options_.quarantine_ms;
+  suspect_count_.store(static_cast<int>(suspicions_.size()));
+  if (!suspicion.reported) refresh_->Set();
+}
+
+void Membership::Trust(const NodeId& id) {
+  if (suspect_count_.load(std::memory_order_relaxed) == 0) return;
+  base::MutexLock lock(mu_);
+  suspicions_.erase(id);
+  suspect_count_.store(static_cast<int>(suspicions_.size()));
+}
+
+bool Membership::Suspected(const NodeId& id) const { return SuspectedForMs(id) > 0; }
+
+uint64_t Membership::SuspectedForMs(const NodeId& id) const {
+  if (suspect_count_.load(std::memory_order_relaxed) == 0) return 0;
+  const uint64_t now_ms = runtime_.NowMs();
+  base::MutexLock lock(mu_);
+  auto found = suspicions_.find(id);
+  if (found == suspicions_.end() || now_ms >= found->second.until_ms) return 0;
+  return now_ms - found->second.since_ms + 1;
+}
+
+void Membership::ReportSuspicions() {
+  std::vector<NodeId> unreported;
+  {
+    base::MutexLock lock(mu_);
+    for (auto& [id, suspicion] : suspicions_) {
+      if (!std::exchange(suspicion.reported, true)) unreported.push_back(id);
+    }
+  }
+  for (const NodeId& id : unreported) {
+    obs::LogRateLimited(obs::LogLevel::kWarning, "membership.suspect",
+                        fmt::format("node {} does not serve its data port", id.ToString()));
+    if (metadata_.ReportSuspect(id).ok()) continue;
+    base::MutexLock lock(mu_);
+    if (auto found = suspicions_.find(id); found != suspicions_.end()) {
+      found->second.reported = false;  // Again at the next poll.
+    }
+  }
+}
+
+bool Membership::LeaseDoubtful() const {
+  return runtime_.NowMs() - lease_confirmed_ms_.load() > options_.lease_ttl_ms;
+}
+
+}  // namespace mooncake::node

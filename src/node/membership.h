@@ -1,0 +1,131 @@
+// Membership: this node's lease, and its picture of everybody else's.
+//
+// Two threads, so that neither waits for the other: one renews the lease, one polls the
+// revision about once a second and installs a new view when it moved. Requests read the view as
+// an immutable snapshot and never wait for the metadata service; while that is away, the last
+// view stays in force (a lapse that nobody can confirm removes nobody).
+//
+// Suspicion is local evidence from the data path. It keeps calls off a peer for a quarantine
+// and is reported to the metadata service in the background, whose mark then moves the slots of
+// the peer for everybody at once (a new revision). The peer's next heartbeat clears the mark.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/mutex.h"
+#include "metadata/metadata_store.h"
+#include "obs/metrics.h"
+#include "routing/view.h"
+#include "runtime/runtime.h"
+#include "transfer/transport.h"
+
+namespace mooncake::node {
+
+using ViewPtr = std::shared_ptr<const routing::ClusterView>;
+
+struct MembershipOptions {
+  uint64_t lease_ttl_ms = 30'000;
+  uint64_t heartbeat_interval_ms = 10'000;
+  uint64_t poll_interval_ms = 1'000;
+  uint64_t quarantine_ms = 5'000;
+  std::string route_scope;
+};
+
+// What Join needs to ask whether the holder of our stable_id still lives.
+enum class HolderAnswer { kAlive, kGone, kSilent };
+using AskHolder = std::function<HolderAnswer(const LeaseRecord& holder)>;
+
+class Membership {
+ public:
+  Membership(const MembershipOptions& options, Runtime& runtime, MetadataStore& metadata,
+             Metrics& metrics);
+  ~Membership();  // Stops.
+
+  // Acquires the lease for `record` (its epoch is filled in). Waits, up to `deadline_ms`, for a
+  // metadata service that does not answer and for a silent former holder's lease to lapse.
+  // `succeed`: a live holder is fine, this node is to take over from it.
+  Status Join(LeaseRecord record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
+  // Starts the threads. `on_view` runs on the refresher's thread with every new view, before
+  // view() shows it; it may call ports.
+  void Start(std::function<void(const ViewPtr& before, const ViewPtr& after)> on_view);
+  // Stops the threads. The lease lapses by itself unless it was left.
+  void Stop();
+  // Stops the threads and ends the lease; returns the revision after that.
+  Result<uint64_t> Leave();
+
+  NodeId self() const;
+  const std::string& self_name() const { return self_name_; }
+  ViewPtr view() const { return view_.load(std::memory_order_acquire); }
+  LeaseRecord record() const;
+  // Changes the own record and renews at once with it.
+  Status Update(const std::function<void(LeaseRecord&)>& change);
+  Status HeartbeatNow();
+
+  // Asks for a view of at least `revision` (0: any fetch that starts after this call) and waits
+  // for it. False: not by the deadline.
+  bool RefreshTo(uint64_t revision, uint64_t deadline_ms);
+  // Asks without waiting.
+  void RefreshSoon();
+
+  // Data-path evidence.
+  void Suspect(const NodeId& id);
+  void Trust(const NodeId& id);  // It answered.
+  bool Suspected(const NodeId& id) const;
+  // How long the peer has been suspected; 0: it is not.
+  uint64_t SuspectedForMs(const NodeId& id) const;
+  // Whether this node's own lease may have lapsed unnoticed (it was stopped, or the service is
+  // away) and has not been confirmed since.
+  bool LeaseDoubtful() const;
+
+ private:
+  struct Suspicion {
+    uint64_t since_ms = 0;
+    uint64_t until_ms = 0;
+    bool reported = false;
+  };
+  void HeartbeatLoop();
+  void RefreshLoop();
+  Status Renew();
+  void RefreshOnce();
+  Status FetchView();
+  void Install(uint64_t revision);
+  void ReportSuspicions();
+  void NoteHeartbeat(const Status& status);
+  Result<std::optional<LeaseRecord>> FindHolder(const std::string& stable_id);
+  Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask, bool* retry);
+
+  const MembershipOptions options_;
+  Runtime& runtime_;
+  MetadataStore& metadata_;
+  Metrics& metrics_;
+  std::string self_name_;  // Constant after Join.
+  std::function<void(const ViewPtr&, const ViewPtr&)> on_view_;  // Constant after Start.
+
+  std::atomic<ViewPtr> view_;
+  std::atomic<uint64_t> fetches_started_{0};
+  std::atomic<uint64_t> fetches_done_{0};
+  std::atomic<uint64_t> lease_confirmed_ms_{0};
+  std::atomic<int> suspect_count_{0};
+  std::atomic<bool> stop_{false};
+
+  std::map<NodeId, LeaseRecord> members_;  // Refresher thread only (and Join).
+  routing::ViewBuilder builder_;           // Likewise.
+
+  mutable base::Mutex mu_;
+  LeaseRecord record_ MC_GUARDED_BY(mu_);
+  std::map<NodeId, Suspicion> suspicions_ MC_GUARDED_BY(mu_);
+
+  std::unique_ptr<Event> beat_;     // Set: renew now.
+  std::unique_ptr<Event> refresh_;  // Set: poll now.
+  std::unique_ptr<Event> fetched_;  // Set after every fetch.
+  std::unique_ptr<Thread> heartbeat_thread_;
+  std::unique_ptr<Thread> refresh_thread_;
+  uint32_t beat_failures_ = 0;  // Heartbeat thread only.
+};
+
+}  // namespace mooncake::node

@@ -1,0 +1,191 @@
+#include "node/node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "node/takeover.h"
+#include "obs/log.h"
+
+namespace mooncake::node {
+
+namespace {
+constexpr uint64_t kHolderPingMs = 2'000;
+constexpr uint64_t kCallersLeaveMs = 3'000;
+constexpr uint64_t kFlushMs = 1'000;
+constexpr uint64_t kTellMs = 1'500;
+constexpr uint64_t kFirstViewMs = 5'000;
+}  // namespace
+
+Node::Node(const NodeConfig& config, NodePorts ports)
+    : config_(config), ports_(ports), routes_(extents_) {}
+
+Result<std::unique_ptr<Node>> Node::Start(const NodeConfig& config, NodePorts ports) {
+  std::unique_ptr<Node> node(new Node(config, ports));
+  if (Status status = node->Open(); !status) {
+    node->Close();
+    return std::move(status).error();
+  }
+  return node;
+}
+
+Node::~Node() { Close(); }
+
+std::vector<SegmentRecord> Node::SegmentRecords() const {
+  std::vector<SegmentRecord> records;
+  for (const SegmentStats& stats : extents_.Stats()) {
+    records.push_back({stats.name, stats.capacity_bytes, stats.used_bytes, stats.state});
+  }
+  return records;
+}
+
+Status Node::Open() {
+  if (config_.segment_bytes > 0) {
+    MC_TRY(MappedMemory memory,
+           MappedMemory::Map(config_.segment_bytes, config_.hugepage_bytes));
+    extents_.AddSegment(config_.segment_name, std::move(memory));
+  }
+  MC_TRY(endpoint_,
+         ports_.transport.Listen(config_.listen_host, config_.listen_port, &service_));
+  membership_ = std::make_unique<Membership>(config_.membership, ports_.runtime, ports_.metadata,
+                                             ports_.metrics);
+  MC_RETURN_IF_ERROR(JoinCluster());
+  names_ = std::make_unique<NameTable>(membership_->self_name());
+  peers_ = std::make_unique<Peers>(ports_.runtime, ports_.transport, *membership_,
+                                   config_.options.stall_timeout_ms);
+  evictor_ = std::make_unique<Evictor>(ports_.runtime, ports_.metrics);
+  outbox_ = std::make_unique<Outbox>(ports_.runtime, ports_.metrics);
+  reconciler_ = std::make_unique<Reconciler>(ports_.runtime, ports_.metrics);
+  core_.reset(new Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_,
+                       *names_, scopes_, extents_, routes_, dedup_, *evictor_, *outbox_});
+  MC_RETURN_IF_ERROR(CheckPolicy());
+  evictor_->Start(*core_);
+  outbox_->Start(*core_);
+  reconciler_->Start(*core_);
+  service_.Open(*core_);
+  membership_->Start([this](const ViewPtr& before, const ViewPtr& after) {
+    ApplyView(*core_, *before, *after);
+  });
+  if (config_.initial_state == NodeState::kStandby) return Ok();
+  MC_RETURN_IF_ERROR(SetState(config_.initial_state));
+  return Ok();
+}
+
+Status Node::JoinCluster() {
+  LeaseRecord record;
+  record.id.stable_id = config_.stable_id;
+  // Nobody calls a standby; it becomes what was asked for once it can answer.
+  record.state = NodeState::kStandby;
+  record.endpoint = endpoint_;
+  record.host = config_.host_id;
+  record.pid = config_.pid;
+  record.labels = config_.labels;
+  record.segments = SegmentRecords();
+  return membership_->Join(record, config_.initial_state == NodeState::kStandby,
+                           ports_.runtime.NowMs() + config_.startup_timeout_ms,
+                           [this](const LeaseRecord& holder) { return Ask(holder); });
+}
+
+HolderAnswer Node::Ask(const LeaseRecord& holder) {
+  if (holder.host == config_.host_id && holder.pid == config_.pid && config_.pid != 0 &&
+      holder.endpoint == endpoint_) {
+    return HolderAnswer::kGone;  // Its port is ours now.
+  }
+  MessageReply reply;
+  v1::PingRequest ping;
+  const std::string message = ping.SerializeAsString();
+  Call call;
+  call.endpoint = holder.endpoint;
+  call.type = static_cast<uint16_t>(MessageType::kPing);
+  call.message = message;
+  call.deadline_ms = ports_.runtime.NowMs() + kHolderPingMs;
+  call.observer = &reply;
+  ports_.transport.CallMany({&call, 1});
+  if (!call.status.ok()) {
+    return call.failure == CallFailure::kRefused ? HolderAnswer::kGone : HolderAnswer::kSilent;
+  }
+  v1::PingReply pong;
+  const bool same = pong.ParseFromString(reply.text) && pong.node() == holder.id.ToString();
+  return same ? HolderAnswer::kAlive : HolderAnswer::kGone;
+}
+
+Status Node::CheckPolicy() {
+  RoutePolicy wanted = config_.policy;
+  wanted.created_by = membership_->self_name();
+  wanted.created_at_ms = ports_.runtime.WallMs();
+  MC_TRY(RoutePolicy policy, ports_.metadata.PutRoutePolicyIfAbsent(wanted));
+  if (policy.route_topk == wanted.route_topk && policy.route_control == wanted.route_control) {
+    return Ok();
+  }
+  return InvalidArgument(fmt::format(
+      "route policy: this node asks for route_topk={} route_control={}, but the cluster runs "
+      "with route_topk={} route_control={} (set by {})",
+      wanted.route_topk, wanted.route_control, policy.route_topk, policy.route_control,
+      policy.created_by));
+}
+
+Status Node::SetState(NodeState state) {
+  MC_RETURN_IF_ERROR(membership_->Update([&](LeaseRecord& record) {
+    record.state = state;
+    record.segments = SegmentRecords();
+  }));
+  membership_->RefreshTo(0, ports_.runtime.NowMs() + kFirstViewMs);
+  return Ok();
+}
+
+Status Node::PublishSegments() {
+  return membership_->Update([&](LeaseRecord& record) { record.segments = SegmentRecords(); });
+}
+
+void Node::TellAll(uint64_t revision) {
+  const ViewPtr view = membership_->view();
+  std::vector<const routing::ViewNode*> peers;
+  std::vector<v1::PingRequest> pings;
+  for (const routing::ViewNode& node : view->nodes()) {
+    if (node.lease.id == membership_->self() || !node.readable) continue;
+    if (!node.authority) continue;  // Others learn of it by their poll.
+    peers.push_back(&node);
+    v1::PingRequest& ping = pings.emplace_back();
+    peers_->FillOrigin(false, ping.mutable_origin());
+    ping.mutable_origin()->set_revision(revision);
+  }
+  if (peers.empty()) return;
+  (void)peers_->AskMany<v1::PingReply, v1::PingRequest>(peers, MessageType::kPing, pings,
+                                                        ports_.runtime.NowMs() + kTellMs);
+}
+
+void Node::Leave() {
+  const ViewPtr view = membership_->view();
+  const bool others = view->nodes().size() > 1;
+  const bool kept_routes = routes_.route_count() > 0;
+  if (others && kept_routes && core_ != nullptr) {
+    // While draining, the next ranks pull this node's slots; then its own replicas go.
+    const Status draining =
+        membership_->Update([](LeaseRecord& record) { record.state = NodeState::kDraining; });
+    if (draining.ok()) {
+      membership_->RefreshTo(0, ports_.runtime.NowMs() + kTellMs);
+      TellAll(membership_->view()->revision());
+    }
+  }
+  const bool had_bytes = extents_.Usage().first > 0;
+  const Result<uint64_t> revision = membership_->Leave();
+  if (revision.ok() && others && had_bytes && core_ != nullptr) TellAll(*revision);
+}
+
+void Node::Close() {
+  if (closed_.exchange(true)) return;
+  gate_.Close();
+  const uint64_t limit_ms = ports_.runtime.NowMs() + kCallersLeaveMs;
+  while (gate_.inside() > 0 && ports_.runtime.NowMs() < limit_ms) ports_.runtime.SleepMs(1);
+  if (reconciler_) reconciler_->Stop();
+  if (evictor_) evictor_->Stop();
+  if (outbox_) outbox_->Stop(ports_.runtime.NowMs() + kFlushMs);
+  if (membership_) Leave();
+  ports_.transport.Close();
+  // Callers that outlasted the limit were ended by the transport.
+  while (gate_.inside() > 0 && ports_.runtime.NowMs() < limit_ms + kCallersLeaveMs) {
+    ports_.runtime.SleepMs(1);
+  }
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,96 @@
+// Node: one running client runtime. Assembles the parts, joins the cluster, offers the verbs,
+// leaves. Everything of the outside world comes in through NodePorts.
+//
+// Thread-safe, except Start. Close ends calls in progress within a few seconds.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/gate.h"
+#include "node/core.h"
+#include "node/evictor.h"
+#include "node/node_service.h"
+#include "node/outbox.h"
+#include "node/put_op.h"
+#include "node/query_op.h"
+#include "node/read_op.h"
+#include "node/reconciler.h"
+
+namespace mooncake::node {
+
+struct NodePorts {  // All outlive the Node.
+  Runtime& runtime;
+  MetadataStore& metadata;
+  Transport& transport;
+  Metrics& metrics;
+};
+
+struct NodeConfig {
+  NodeOptions options;
+  MembershipOptions membership;
+  std::string stable_id;
+  std::string listen_host;
+  uint16_t listen_port = 0;
+  std::string host_id;  // Identifies the machine.
+  uint64_t pid = 0;
+  NodeState initial_state = NodeState::kActive;
+  std::map<std::string, std::string> labels;
+  std::string segment_name;
+  uint64_t segment_bytes = 0;
+  uint64_t hugepage_bytes = 0;
+  uint64_t startup_timeout_ms = 20'000;
+  RoutePolicy policy;
+};
+
+class Node {
+ public:
+  // Joins the cluster; leaves nothing behind when it fails.
+  static Result<std::unique_ptr<Node>> Start(const NodeConfig& config, NodePorts ports);
+  ~Node();  // Closes.
+  void Close();
+
+  Core& core() { return *core_; }
+  // Holds Close back while a caller uses the core. Enter is false after Close.
+  base::Gate& gate() { return gate_; }
+
+  const std::string& endpoint() const { return endpoint_; }
+  std::string name() const { return membership_->self_name(); }
+  Status SetState(NodeState state);
+  Status Heartbeat() { return membership_->HeartbeatNow(); }
+  // Brings the lease's idea of the segments up to date with the store's.
+  Status PublishSegments();
+  // One pass of what otherwise runs every few seconds.
+  void ReconcileNow() { reconciler_->RunOnce(); }
+
+ private:
+  Node(const NodeConfig& config, NodePorts ports);
+  Status Open();
+  Status JoinCluster();
+  Status CheckPolicy();
+  HolderAnswer Ask(const LeaseRecord& holder);
+  std::vector<SegmentRecord> SegmentRecords() const;
+  void Leave();
+  void TellAll(uint64_t revision);
+
+  const NodeConfig config_;
+  NodePorts ports_;
+  base::Gate gate_;
+  std::string endpoint_;
+  NodeService service_;
+  ExtentStore extents_;
+  RouteTable routes_;
+  DedupTable dedup_;
+  ScopeTable scopes_;
+  std::unique_ptr<Membership> membership_;
+  std::unique_ptr<Peers> peers_;
+  std::unique_ptr<NameTable> names_;  // Once the own name is known.
+  std::unique_ptr<Evictor> evictor_;
+  std::unique_ptr<Outbox> outbox_;
+  std::unique_ptr<Reconciler> reconciler_;
+  std::unique_ptr<Core> core_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace mooncake::node

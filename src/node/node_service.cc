@@ -1,0 +1,142 @@
+#include "node/node_service.h"
+
+#include <utility>
+
+#include "node/control_calls.h"
+#include "node/data_calls.h"
+
+namespace mooncake::node {
+
+namespace {
+
+// A request and reply without payload, served by a function. A request that changes something
+// is recognised when it comes again.
+template <typename Request, typename Reply_, typename Function>
+class MessageCall : public ServerCall {
+ public:
+  MessageCall(Core& core, Function serve) : core_(core), serve_(serve) {}
+  ~MessageCall() override {
+    if (owns_sequence_) core_.dedup.Abandon(request_.origin().node(), request_.origin().sequence());
+  }
+
+  bool Accept(const IncomingRequest& request) {
+    if (request.payload_size != 0) return false;
+    if (!request_.ParseFromArray(request.message.data(),
+                                 static_cast<int>(request.message.size()))) {
+      return false;
+    }
+    const v1::Origin& origin = request_.origin();
+    if (origin.revision() > core_.view()->revision()) core_.membership.RefreshSoon();
+    verdict_ = core_.dedup.Begin(origin.node(), origin.sequence(), &remembered_);
+    owns_sequence_ = verdict_ == DedupTable::Verdict::kNew && origin.sequence() != 0;
+    return true;
+  }
+
+  bool Prepare(bool) override { return true; }
+  std::span<const MutableBytes> PayloadTargets() override { return {}; }
+
+  bool Run(bool may_block, Reply& reply) override {
+    if (verdict_ == DedupTable::Verdict::kDone) {
+      reply.message = std::move(remembered_);
+      return true;
+    }
+    Reply_ out;
+    if (verdict_ == DedupTable::Verdict::kNew) {
+      if (!serve_(core_, request_, may_block, &out)) return false;
+    }  // Still running: an empty reply, which the asker takes as "retry".
+    reply.message = out.SerializeAsString();
+    if (owns_sequence_) {
+      core_.dedup.Finish(request_.origin().node(), request_.origin().sequence(), reply.message);
+      owns_sequence_ = false;
+    }
+    return true;
+  }
+
+ private:
+  Core& core_;
+  Function serve_;
+  Request request_;
+  DedupTable::Verdict verdict_ = DedupTable::Verdict::kNew;
+  bool owns_sequence_ = false;
+  std::string remembered_;
+};
+
+template <typename Request, typename Reply_, typename Function>
+std::unique_ptr<ServerCall> AcceptMessage(Core& core, const IncomingRequest& request,
+                                          Function serve) {
+  auto call = std::make_unique<MessageCall<Request, Reply_, Function>>(core, serve);
+  if (!call->Accept(request)) return nullptr;
+  return call;
+}
+
+// Adapts the functions that never block and report nonsense through `valid`: the asker gets an
+// empty reply, which it treats as a failure.
+template <typename Request, typename Reply_>
+auto Quick(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
+  return [serve](Core& core, const Request& request, bool, Reply_* reply) {
+    bool valid = true;
+    serve(core, request, reply, &valid);
+    if (!valid) {
+      reply->Clear();
+      core.metrics.GetCounter("rejected_message_total", {}).Increment();
+    }
+    return true;
+  };
+}
+
+// The same for those that take a while (they walk tables): off the event loop.
+template <typename Request, typename Reply_>
+auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
+  return [quick = Quick(serve)](Core& core, const Request& request, bool may_block,
+                                Reply_* reply) {
+    return may_block && quick(core, request, may_block, reply);
+  };
+}
+
+}  // namespace
+
+std::unique_ptr<ServerCall> NodeService::Accept(const IncomingRequest& request) {
+  Core* core = core_.load(std::memory_order_acquire);
+  if (core == nullptr) return nullptr;
+  switch (static_cast<MessageType>(request.type)) {
+    case MessageType::kPing:
+      return AcceptMessage<v1::PingRequest, v1::PingReply>(*core, request, ServePing);
+    case MessageType::kPut:
+      return AcceptPut(*core, request);
+    case MessageType::kGet:
+      return AcceptGet(*core, request);
+    case MessageType::kRead:
+      return AcceptRead(*core, request);
+    case MessageType::kWrite:
+      return AcceptWrite(*core, request);
+    case MessageType::kExist:
+      return AcceptMessage<v1::ExistRequest, v1::ExistReply>(*core, request, Quick(ServeExist));
+    case MessageType::kRoute:
+      return AcceptMessage<v1::RouteRequest, v1::RouteReply>(*core, request, Quick(ServeRoute));
+    case MessageType::kPublish:
+      return AcceptMessage<v1::PublishRequest, v1::PublishReply>(*core, request,
+                                                                 Quick(ServePublish));
+    case MessageType::kRemove:
+      return AcceptMessage<v1::RemoveRequest, v1::RemoveReply>(*core, request,
+                                                               Quick(ServeRemove));
+    case MessageType::kRemoveAll:
+      return AcceptMessage<v1::RemoveAllRequest, v1::RemoveAllReply>(*core, request,
+                                                                     Slow(ServeRemoveAll));
+    case MessageType::kNotice:
+      return AcceptMessage<v1::NoticeRequest, v1::NoticeReply>(*core, request,
+                                                               Quick(ServeNotice));
+    case MessageType::kCheck:
+      return AcceptMessage<v1::CheckRequest, v1::CheckReply>(*core, request, Quick(ServeCheck));
+    case MessageType::kPull:
+      return AcceptMessage<v1::PullRequest, v1::PullReply>(*core, request, Slow(ServePull));
+    case MessageType::kInventory:
+      return AcceptMessage<v1::InventoryRequest, v1::InventoryReply>(*core, request,
+                                                                     Slow(ServeInventory));
+    case MessageType::kMirror:
+      return AcceptMessage<v1::MirrorRequest, v1::MirrorReply>(*core, request,
+                                                               Quick(ServeMirror));
+  }
+  return nullptr;
+}
+
+}  // namespace mooncake::node

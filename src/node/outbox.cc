@@ -1,0 +1,185 @@
+#include "node/outbox.h"
+
+#include <algorithm>
+
+namespace mooncake::node {
+
+namespace {
+constexpr uint64_t kSendTimeoutMs = 5'000;
+constexpr uint64_t kIdleWaitMs = 1'000;
+constexpr uint64_t kCoalesceMs = 2;
+}  // namespace
+
+Outbox::Outbox(Runtime& runtime, Metrics& metrics)
+    : runtime_(runtime),
+      dropped_(metrics.GetCounter("outbox_dropped_total", {})),
+      work_(runtime.NewEvent()),
+      sent_(runtime.NewEvent()) {}
+
+void Outbox::Start(Core& core) {
+  core_ = &core;
+  thread_ = runtime_.Spawn("mc-outbox", [this] { Loop(); });
+}
+
+void Outbox::Stop(uint64_t deadline_ms) {
+  if (thread_) Flush(deadline_ms);
+  stop_.store(true);
+  work_->Set();
+  if (thread_) thread_->Join();
+  thread_.reset();
+}
+
+void Outbox::Push(NameIndex owner, Notice notice) {
+  {
+    base::MutexLock lock(mu_);
+    if (queues_.size >= kQueueMax) {
+      dropped_.Increment();
+      return;
+    }
+    queues_.notices[owner].push_back(notice);
+    ++queues_.size;
+    pushed_.fetch_add(1);
+  }
+  work_->Set();
+}
+
+void Outbox::Committed(const Place& place, Version version) {
+  Push(place.owner, {place, version, 0});
+}
+
+void Outbox::Retired(const Place& place) { Push(place.owner, {place, 0, 0}); }
+
+void Outbox::Mirror(const KeyRef& ref, Route route) {
+  if (core_ == nullptr || core_->view()->Ranks(ref.slot()).size() < 2) return;  // Nobody to tell.
+  {
+    base::MutexLock lock(mu_);
+    if (queues_.size >= kQueueMax) {
+      dropped_.Increment();
+      return;
+    }
+    KeyedRoute& keyed = queues_.mirrors.emplace_back();
+    keyed.ref = {ref.hash, ref.scope, {}};
+    keyed.key = std::string(ref.key);
+    keyed.route = std::move(route);
+    ++queues_.size;
+    pushed_.fetch_add(1);
+  }
+  work_->Set();
+}
+
+bool Outbox::Flush(uint64_t deadline_ms) {
+  const uint64_t target = pushed_.load();
+  while (handled_.load() < target) {
+    if (runtime_.NowMs() >= deadline_ms || stop_.load()) return false;
+    sent_->Clear();
+    work_->Set();
+    if (handled_.load() >= target) break;
+    sent_->WaitUntil(std::min(deadline_ms, runtime_.NowMs() + 20));
+  }
+  return true;
+}
+
+void Outbox::Loop() {
+  while (!stop_.load()) {
+    work_->WaitUntil(runtime_.NowMs() + kIdleWaitMs);
+    work_->Clear();
+    runtime_.SleepMs(kCoalesceMs);
+    Queues queues;
+    {
+      base::MutexLock lock(mu_);
+      std::swap(queues, queues_);
+    }
+    const size_t count = queues.size;
+    if (count > 0) Send(std::move(queues));
+    handled_.fetch_add(count);
+    sent_->Set();
+  }
+}
+
+void Outbox::Send(Queues queues) {
+  const ViewPtr view = core_->view();
+  if (!queues.notices.empty()) SendNotices(*view, std::move(queues.notices));
+  if (!queues.mirrors.empty()) SendMirrors(*view, std::move(queues.mirrors));
+}
+
+void Outbox::SendNotices(const routing::ClusterView& view,
+                         std::map<NameIndex, std::vector<Notice>> notices) {
+  std::vector<const routing::ViewNode*> peers;
+  std::vector<v1::NoticeRequest> requests;
+  for (const auto& [owner, list] : notices) {
+    const std::string name = core_->names.NameOf(owner);
+    const routing::NodeIndex index = view.FindName(name);
+    if (index == routing::kNoNode) continue;  // Gone, and its space with it.
+    for (size_t begin = 0; begin < list.size(); begin += kBatchMax) {
+      peers.push_back(&view.node(index));
+      v1::NoticeRequest& request = requests.emplace_back();
+      core_->peers.FillOrigin(false, request.mutable_origin());
+      request.set_owner(name);
+      for (size_t i = begin; i < std::min(list.size(), begin + kBatchMax); ++i) {
+        const Notice& notice = list[i];
+        const bool live = notice.version != 0;
+        if (live) request.add_versions(notice.version);
+        WritePlace(notice.place, core_->names,
+                   live ? request.add_committed() : request.add_retired());
+      }
+    }
+  }
+  for (int attempt = 0; attempt < kTriesMax && !peers.empty(); ++attempt) {
+    auto replies = core_->peers.AskMany<v1::NoticeReply, v1::NoticeRequest>(
+        peers, MessageType::kNotice, requests, runtime_.NowMs() + kSendTimeoutMs);
+    size_t kept = 0;
+    for (size_t i = 0; i < replies.size(); ++i) {
+      if (replies[i].ok()) continue;
+      peers[kept] = peers[i];
+      if (kept != i) requests[kept] = std::move(requests[i]);
+      ++kept;
+    }
+    peers.resize(kept);
+    requests.resize(kept);
+  }
+  for (const v1::NoticeRequest& request : requests) {
+    dropped_.Add(request.committed_size() + request.retired_size());
+  }
+}
+
+void Outbox::SendMirrors(const routing::ClusterView& view, std::vector<KeyedRoute> mirrors) {
+  struct Batch {
+    v1::MirrorRequest request;
+    std::unique_ptr<ScopeColumn> scopes;
+  };
+  std::map<routing::NodeIndex, Batch> batches;
+  const routing::NodeIndex self = view.FindName(core_->membership.self_name());
+  for (KeyedRoute& keyed : mirrors) {
+    const auto ranks = view.Ranks(keyed.ref.slot());
+    const size_t copies = std::min<size_t>(ranks.size(), core_->options.route_topk);
+    for (size_t rank = 1; rank < copies; ++rank) {
+      if (ranks[rank] == self) continue;
+      Batch& batch = batches[ranks[rank]];
+      if (!batch.scopes) {
+        batch.scopes =
+            std::make_unique<ScopeColumn>(core_->scopes, batch.request.mutable_scopes());
+      }
+      WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_routes());
+    }
+  }
+  std::vector<const routing::ViewNode*> peers;
+  std::vector<v1::MirrorRequest> requests;
+  for (auto& [index, batch] : batches) {
+    core_->peers.FillOrigin(false, batch.request.mutable_origin());
+    peers.push_back(&view.node(index));
+    requests.push_back(std::move(batch.request));
+  }
+  if (peers.empty()) return;
+  auto replies = core_->peers.AskMany<v1::MirrorReply, v1::MirrorRequest>(
+      peers, MessageType::kMirror, requests, runtime_.NowMs() + kSendTimeoutMs);
+  for (const auto& reply : replies) {
+    if (!reply.ok()) dropped_.Increment();
+  }
+}
+
+void Release(Core& core, Superseded superseded) {
+  if (superseded.local) core.extents.Retire(*superseded.local);
+  for (const Place& place : superseded.remote) core.outbox.Retired(place);
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,66 @@
+// Outbox: what this node tells others in the background. Notices to owners (these extents are
+// live, those are no longer used) and mirror updates to the next rank. Best effort: batched,
+// sent by one thread, dropped after a few tries or when too many wait; the reconciler repairs
+// what a lost notice leaves behind.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "node/core.h"
+
+namespace mooncake::node {
+
+class Outbox {
+ public:
+  Outbox(Runtime& runtime, Metrics& metrics);
+  void Start(Core& core);
+  // Sends what is queued, within `deadline_ms`, and ends the thread.
+  void Stop(uint64_t deadline_ms);
+
+  void Committed(const Place& place, Version version);
+  void Retired(const Place& place);
+  // `route` is what the key's authority, this node, now says; no replicas: it is gone.
+  void Mirror(const KeyRef& ref, Route route);
+  // Waits until all that was queued before is sent or dropped. False: not by the deadline.
+  bool Flush(uint64_t deadline_ms);
+
+ private:
+  static constexpr size_t kQueueMax = 100'000;
+  static constexpr size_t kBatchMax = 4096;
+  static constexpr int kTriesMax = 3;
+  struct Notice {
+    Place place;
+    Version version = 0;  // 0: retired.
+    int tries = 0;
+  };
+  struct Queues {
+    std::map<NameIndex, std::vector<Notice>> notices;
+    std::vector<KeyedRoute> mirrors;
+    size_t size = 0;
+  };
+  void Push(NameIndex owner, Notice notice);
+  void Loop();
+  void Send(Queues queues);
+  void SendNotices(const routing::ClusterView& view,
+                   std::map<NameIndex, std::vector<Notice>> notices);
+  void SendMirrors(const routing::ClusterView& view, std::vector<KeyedRoute> mirrors);
+
+  Runtime& runtime_;
+  Counter& dropped_;
+  Core* core_ = nullptr;  // Constant after Start.
+  std::unique_ptr<Event> work_;
+  std::unique_ptr<Event> sent_;
+  std::unique_ptr<Thread> thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> pushed_{0};
+  std::atomic<uint64_t> handled_{0};
+
+  base::Mutex mu_;
+  Queues queues_ MC_GUARDED_BY(mu_);
+};
+
+}  // namespace mooncake::node

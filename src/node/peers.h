@@ -1,0 +1,106 @@
+// Peers: calls to other nodes, with the evidence that they give about their health.
+//
+// A peer that refuses, stalls or breaks is suspected (Membership); calls to a suspected peer
+// fail at once for the quarantine, so a dead peer costs a caller its limit once.
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "node/membership.h"
+#include "node/wire.h"
+#include "obs/metrics.h"
+#include "transfer/transport.h"
+
+namespace mooncake::node {
+
+struct PeerCall {
+  NodeId peer;
+  std::string endpoint;
+  MessageType type = MessageType::kPing;
+  std::string message;
+  std::vector<ConstBytes> payload;
+  uint64_t deadline_ms = 0;
+  CallObserver* observer = nullptr;
+  bool even_if_suspected = false;
+
+  Status status;  // Out.
+  CallFailure failure = CallFailure::kNone;
+};
+
+// For replies that are a message and nothing else.
+class MessageReply : public CallObserver {
+ public:
+  Result<std::span<const MutableBytes>> OnReply(std::string_view message,
+                                                uint64_t payload_size) override;
+  std::string text;
+};
+
+class Peers {
+ public:
+  // `stall_ms`: silence for this long is evidence; a shorter deadline that passed is not.
+  Peers(Runtime& runtime, Transport& transport, Membership& membership, uint64_t stall_ms);
+
+  void CallMany(std::span<PeerCall> calls);
+
+  // One request that needs no payload, to each of several peers at once. The reply of a peer
+  // that failed is its error. A reply that does not parse is kTransport.
+  template <typename ReplyMessage, typename RequestMessage>
+  std::vector<Result<ReplyMessage>> AskMany(std::span<const routing::ViewNode* const> peers,
+                                            MessageType type,
+                                            std::span<const RequestMessage> requests,
+                                            uint64_t deadline_ms);
+  template <typename ReplyMessage, typename RequestMessage>
+  Result<ReplyMessage> Ask(const routing::ViewNode& peer, MessageType type,
+                           const RequestMessage& request, uint64_t deadline_ms) {
+    const routing::ViewNode* peers[] = {&peer};
+    const RequestMessage requests[] = {request};
+    return std::move(AskMany<ReplyMessage, RequestMessage>(peers, type, requests, deadline_ms)[0]);
+  }
+
+  // Identifies this request for deduplication; reads leave the sequence 0.
+  void FillOrigin(bool changes_something, v1::Origin* origin);
+
+ private:
+  Runtime& runtime_;
+  Transport& transport_;
+  Membership& membership_;
+  const uint64_t stall_ms_;
+  std::atomic<uint64_t> next_sequence_{1};
+};
+
+template <typename ReplyMessage, typename RequestMessage>
+std::vector<Result<ReplyMessage>> Peers::AskMany(
+    std::span<const routing::ViewNode* const> peers, MessageType type,
+    std::span<const RequestMessage> requests, uint64_t deadline_ms) {
+  std::vector<MessageReply> replies(peers.size());
+  std::vector<PeerCall> calls(peers.size());
+  for (size_t i = 0; i < peers.size(); ++i) {
+    calls[i].peer = peers[i]->lease.id;
+    calls[i].endpoint = peers[i]->lease.endpoint;
+    calls[i].type = type;
+    calls[i].message = requests[i].SerializeAsString();
+    calls[i].deadline_ms = deadline_ms;
+    calls[i].observer = &replies[i];
+  }
+  CallMany(calls);
+  std::vector<Result<ReplyMessage>> results;
+  results.reserve(peers.size());
+  for (size_t i = 0; i < peers.size(); ++i) {
+    ReplyMessage message;
+    if (!calls[i].status.ok()) {
+      results.emplace_back(std::move(calls[i].status).error());
+    } else if (!message.ParseFromString(replies[i].text)) {
+      results.emplace_back(TransportError(calls[i].endpoint + ": malformed reply"));
+    } else {
+      results.emplace_back(std::move(message));
+    }
+  }
+  return results;
+}
+
+}  // namespace mooncake::node

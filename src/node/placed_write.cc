@@ -1,0 +1,297 @@
+#include "node/placed_write.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "node/authority.h"
+#include "node/evictor.h"
+#include "node/outbox.h"
+#include "node/payload.h"
+
+namespace mooncake::node {
+
+namespace {
+
+constexpr int kPassesMax = 128;  // Above the number of candidates of any placement.
+
+class WriteObserver : public CallObserver {
+ public:
+  void OnSend(size_t piece, ConstBytes chunk) override { plan.OnSend(piece, chunk); }
+  void OnRestart() override { plan.Restart(); }
+  Result<std::span<const MutableBytes>> OnReply(std::string_view message,
+                                                uint64_t payload_size) override {
+    const bool parsed = reply.ParseFromArray(message.data(), static_cast<int>(message.size()));
+    if (payload_size != 0 || !parsed) return TransportError("malformed reply to a write");
+    return std::span<const MutableBytes>();
+  }
+
+  GatherPlan plan;
+  v1::WriteReply reply;
+};
+
+}  // namespace
+
+PlacedWrite::PlacedWrite(Core& core, std::span<const WriteItem> items,
+                         const WriteOptions& options, bool skip_authority)
+    : core_(core),
+      items_(items),
+      options_(options),
+      skip_authority_(skip_authority),
+      rounds_(core, options.deadline_ms),
+      copies_(items.size()),
+      last_error_(NoSpace("no storage node has room")) {}
+
+bool PlacedWrite::soft_pin() const {
+  return options_.replicate != nullptr && options_.replicate->with_soft_pin;
+}
+
+void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>* statuses) {
+  const ViewPtr view = rounds_.view();
+  std::vector<uint32_t> writable;
+  for (uint32_t i : indices) {
+    Copies& copies = copies_[i];
+    copies.placement =
+        PlaceKey(core_, *view, items_[i].ref, options_.replicate, skip_authority_);
+    if (copies.placement.refused.code != ErrorCode::kOk) {
+      (*statuses)[i] = copies.placement.refused;
+    } else {
+      writable.push_back(i);
+    }
+  }
+  WriteCopies(writable);
+  std::vector<uint32_t> written;
+  for (uint32_t i : writable) {
+    Copies& copies = copies_[i];
+    if (copies.places.empty()) {
+      Error error = last_error_;
+      error.context = fmt::format("{}: {} bytes: {}", items_[i].ref.key.substr(0, 128),
+                                  items_[i].size, error.context);
+      (*statuses)[i] = std::move(error);
+      continue;
+    }
+    if (copies.places.size() < copies.placement.copies) {
+      core_.metrics.GetCounter("replica_shortfall_total", {}).Increment();
+    }
+    written.push_back(i);
+  }
+  Publish(std::move(written), statuses);
+}
+
+void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
+  for (int pass = 0; pass < kPassesMax; ++pass) {
+    std::map<std::pair<routing::NodeIndex, std::string>, Target> targets;
+    for (uint32_t i : indices) {
+      Copies& copies = copies_[i];
+      size_t missing = copies.placement.copies - std::min<size_t>(copies.placement.copies,
+                                                                  copies.places.size());
+      while (missing > 0 && copies.next < copies.placement.candidates.size()) {
+        const Candidate& candidate = copies.placement.candidates[copies.next++];
+        if (candidate.node == routing::kNoNode) {
+          if (WriteOwn(i, candidate.segment)) --missing;
+          continue;
+        }
+        Target& target = targets[{candidate.node, candidate.segment}];
+        target.node = candidate.node;
+        target.segment = candidate.segment;
+        target.items.push_back(i);
+        --missing;
+      }
+    }
+    if (targets.empty()) return;
+    std::vector<Target> cut;
+    for (auto& [key, target] : targets) {
+      Target part{target.node, target.segment, {}};
+      uint64_t bytes = 0;
+      for (uint32_t i : target.items) {
+        const bool full = part.items.size() >= kItemsPerMessageMax ||
+                          bytes + items_[i].size > kPayloadPerMessageMax;
+        if (full && !part.items.empty()) {
+          cut.push_back(part);
+          part.items.clear();
+          bytes = 0;
+        }
+        part.items.push_back(i);
+        bytes += items_[i].size;
+      }
+      cut.push_back(std::move(part));
+    }
+    WriteRemote(cut);
+  }
+}
+
+bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
+  const WriteItem& item = items_[i];
+  if (core_.membership.record().state != NodeState::kActive) return false;
+  bool would_block = false;
+  const ReserveRequest reserve{item.ref, item.size,           soft_pin(),
+                               kSelf,    core_.runtime.NowMs(), segment};
+  ExtentPin pin = core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
+  if (!pin) return false;
+  pin->SetChecksum(CopyIn(item.parts, pin->data()));
+  copies_[i].checksum = pin->checksum();
+  copies_[i].places.push_back(pin->place());
+  copies_[i].own = std::move(pin);
+  return true;
+}
+
+std::string PlacedWrite::WriteMessage(const Target& target) {
+  v1::WriteRequest message;
+  core_.peers.FillOrigin(true, message.mutable_origin());
+  message.set_owner(rounds_.view()->node(target.node).lease.id.ToString());
+  WriteScope(core_.scopes.ScopeOf(items_[target.items[0]].ref.scope), message.mutable_scope());
+  message.set_segment(target.segment);
+  message.set_soft_pin(soft_pin());
+  for (uint32_t i : target.items) {
+    AddKey(items_[i].ref.key, message.mutable_keys());
+    message.add_value_sizes(items_[i].size);
+  }
+  return message.SerializeAsString();
+}
+
+void PlacedWrite::WriteRemote(const std::vector<Target>& targets) {
+  std::vector<std::unique_ptr<WriteObserver>> writes;
+  std::vector<PeerCall> calls(targets.size());
+  for (size_t t = 0; t < targets.size(); ++t) {
+    writes.push_back(std::make_unique<WriteObserver>());
+    for (uint32_t i : targets[t].items) writes[t]->plan.Add(items_[i].parts);
+    const LeaseRecord& peer = rounds_.view()->node(targets[t].node).lease;
+    calls[t].peer = peer.id;
+    calls[t].endpoint = peer.endpoint;
+    calls[t].type = MessageType::kWrite;
+    calls[t].message = WriteMessage(targets[t]);
+    calls[t].payload = writes[t]->plan.Seal();
+    calls[t].deadline_ms = options_.deadline_ms;
+    calls[t].observer = writes[t].get();
+  }
+  core_.peers.CallMany(calls);
+  for (size_t t = 0; t < targets.size(); ++t) {
+    if (!calls[t].status.ok()) {
+      last_error_ = calls[t].status.error();
+      continue;
+    }
+    const v1::WriteReply& reply = writes[t]->reply;
+    int extent = 0;
+    for (size_t k = 0; k < targets[t].items.size(); ++k) {
+      if (static_cast<int>(k) >= reply.codes_size()) break;
+      const ItemCode code = reply.codes(static_cast<int>(k));
+      if (code != kItemOk) {
+        if (code != kItemRetryLater) last_error_ = {ErrorCodeOf(code), "storage node is full"};
+        continue;
+      }
+      if (extent >= reply.extents_size()) break;
+      const auto place = ReadPlace(reply.extents(extent++), core_.names);
+      if (!place) continue;
+      Copies& copies = copies_[targets[t].items[k]];
+      copies.places.push_back(*place);
+      copies.checksum = writes[t]->plan.ChecksumOf(k);
+    }
+  }
+}
+
+void PlacedWrite::Published(uint32_t i, Version version) {
+  Copies& copies = copies_[i];
+  if (copies.own) core_.extents.Commit(*copies.own, version);
+}
+
+void PlacedWrite::GiveBack(uint32_t i) {
+  Copies& copies = copies_[i];
+  if (copies.own) core_.extents.Retire(*copies.own);
+  for (const Place& place : copies.places) {
+    if (place.owner != kSelf) core_.outbox.Retired(place);
+  }
+  copies.places.clear();
+  copies.own = {};
+}
+
+bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
+  const WriteItem& item = items_[i];
+  if (!core_.routes.Serves(item.ref.slot())) return false;
+  Copies& copies = copies_[i];
+  Publication publication;
+  publication.size = item.size;
+  publication.checksum = copies.checksum;
+  publication.has_checksum = true;
+  publication.soft_pin = soft_pin();
+  publication.if_absent = options_.if_absent;
+  publication.local = copies.own;
+  for (const Place& place : copies.places) {
+    if (place.owner != kSelf) publication.remote.push_back(place);
+  }
+  Version version = 0;
+  const ItemCode code = PublishRoute(core_, item.ref, std::move(publication), &version);
+  if (code == kItemRetryLater || code == kItemWrongAuthority) return false;
+  if (code != kItemOk) {
+    GiveBack(i);
+    (*statuses)[i] = Error{ErrorCodeOf(code), std::string(item.ref.key.substr(0, 128))};
+  }
+  return true;
+}
+
+void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* statuses) {
+  std::vector<KeyRef> refs;
+  for (const WriteItem& item : items_) refs.push_back(item.ref);
+  while (true) {
+    std::erase_if(pending, [&](uint32_t i) { return PublishHere(i, statuses); });
+    if (pending.empty()) return;
+    const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, {});
+    std::vector<bool> grouped(items_.size());
+    for (const AuthorityGroup& group : groups) {
+      for (uint32_t i : group.items) grouped[i] = true;
+    }
+    std::vector<uint32_t> again;
+    for (uint32_t i : pending) {
+      if (!grouped[i]) again.push_back(i);
+    }
+    PublishRemote(groups, statuses, &again);
+    pending.swap(again);
+    if (pending.empty()) return;
+    if (!rounds_.Again()) break;
+  }
+  // The outcome is unknown: the copies stay reserved until reconciled.
+  for (uint32_t i : pending) (*statuses)[i] = rounds_.last_error();
+}
+
+void PlacedWrite::PublishRemote(const std::vector<AuthorityGroup>& groups,
+                                std::vector<Status>* statuses, std::vector<uint32_t>* again) {
+  std::vector<const routing::ViewNode*> peers;
+  std::vector<v1::PublishRequest> requests;
+  for (const AuthorityGroup& group : groups) {
+    peers.push_back(&rounds_.view()->node(group.node));
+    v1::PublishRequest& request = requests.emplace_back();
+    core_.peers.FillOrigin(true, request.mutable_origin());
+    WriteScope(core_.scopes.ScopeOf(items_[group.items[0]].ref.scope), request.mutable_scope());
+    request.set_if_absent(options_.if_absent);
+    for (uint32_t i : group.items) {
+      const Copies& copies = copies_[i];
+      const Route route{0, items_[i].size, copies.checksum, true, soft_pin(), copies.places};
+      WriteRoute(items_[i].ref.key, route, core_.names, request.add_routes());
+    }
+  }
+  auto replies = core_.peers.AskMany<v1::PublishReply, v1::PublishRequest>(
+      peers, MessageType::kPublish, requests, options_.deadline_ms);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const Result<v1::PublishReply>& reply = replies[g];
+    const bool whole =
+        reply.ok() && reply->codes_size() == static_cast<int>(groups[g].items.size()) &&
+        reply->versions_size() == reply->codes_size();
+    if (!reply.ok()) rounds_.NotePeerFailed(peers[g]->lease.id, reply.error());
+    if (reply.ok() && !whole) rounds_.NoteMalformed(peers[g]->lease.id);
+    for (size_t k = 0; k < groups[g].items.size(); ++k) {
+      const uint32_t i = groups[g].items[k];
+      const ItemCode code = whole ? reply->codes(static_cast<int>(k)) : kItemRetryLater;
+      if (code == kItemOk) {
+        Published(i, reply->versions(static_cast<int>(k)));
+      } else if (code == kItemRetryLater || code == kItemWrongAuthority) {
+        if (whole) rounds_.NoteCode(code, reply->revision());
+        again->push_back(i);
+      } else {
+        GiveBack(i);
+        (*statuses)[i] = Error{ErrorCodeOf(code), std::string(items_[i].ref.key.substr(0, 128))};
+      }
+    }
+  }
+}
+
+}  // namespace mooncake::node

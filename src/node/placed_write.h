@@ -1,0 +1,59 @@
+// PlacedWrite: copies on chosen owners first, in parallel, then one publish at the authority.
+// A copy that fails moves on to the next candidate. What is written but not published is given
+// back, unless the publish's outcome is unknown: then the owners' reconcilers ask the authority.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "node/placement.h"
+#include "node/put_op.h"
+#include "node/rounds.h"
+
+namespace mooncake::node {
+
+class PlacedWrite {
+ public:
+  PlacedWrite(Core& core, std::span<const WriteItem> items, const WriteOptions& options,
+              bool skip_authority);
+  // Writes the named items and fills their statuses.
+  void Run(const std::vector<uint32_t>& indices, std::vector<Status>* statuses);
+
+ private:
+  struct Copies {
+    Placement placement;
+    size_t next = 0;            // Candidate to try next.
+    std::vector<Place> places;  // Written, not yet published.
+    ExtentPin own;              // The one among them that is ours.
+    uint64_t checksum = 0;
+    bool existed = false;       // if_absent: no need to write.
+  };
+  struct Target {
+    routing::NodeIndex node;
+    std::string segment;
+    std::vector<uint32_t> items;
+  };
+
+  void WriteCopies(const std::vector<uint32_t>& indices);
+  bool WriteOwn(uint32_t i, const std::string& segment);
+  void WriteRemote(const std::vector<Target>& targets);
+  std::string WriteMessage(const Target& target);
+  void Publish(std::vector<uint32_t> pending, std::vector<Status>* statuses);
+  // True: decided here, the item has its status.
+  bool PublishHere(uint32_t i, std::vector<Status>* statuses);
+  void PublishRemote(const std::vector<AuthorityGroup>& groups, std::vector<Status>* statuses,
+                     std::vector<uint32_t>* again);
+  void Published(uint32_t i, Version version);
+  void GiveBack(uint32_t i);
+  bool soft_pin() const;
+
+  Core& core_;
+  std::span<const WriteItem> items_;
+  const WriteOptions& options_;
+  const bool skip_authority_;
+  Rounds rounds_;
+  std::vector<Copies> copies_;
+  Error last_error_;
+};
+
+}  // namespace mooncake::node

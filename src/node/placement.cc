@@ -1,0 +1,124 @@
+#include "node/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace mooncake::node {
+
+namespace {
+
+// More than the copies wanted, so that full or dead owners have stand-ins.
+constexpr size_t kSpareCandidates = 8;
+
+class Chooser {
+ public:
+  Chooser(Core& core, const routing::ClusterView& view)
+      : core_(core),
+        view_(view),
+        self_(view.FindName(core.membership.self_name())),
+        own_storage_(!core.extents.Stats().empty()) {}
+
+  void Add(routing::NodeIndex node, std::string segment) {
+    if (node == routing::kNoNode) return;
+    if (node == self_) return AddSelf(std::move(segment));
+    if (!view_.node(node).storage) return;
+    Push(node, std::move(segment));
+  }
+
+  void AddSelf(std::string segment) {
+    if (own_storage_) Push(routing::kNoNode, std::move(segment));
+  }
+
+  bool IsOwnName(const std::string& name) const {
+    const std::string& endpoint = core_.membership.record().endpoint;
+    return name == endpoint || name == endpoint.substr(0, endpoint.rfind(':')) ||
+           name == core_.membership.self_name();
+  }
+
+  routing::NodeIndex NodeOfSegment(const std::string& segment) const {
+    for (size_t i = 0; i < view_.nodes().size(); ++i) {
+      const auto index = static_cast<routing::NodeIndex>(i);
+      for (const SegmentRecord& record : view_.node(index).lease.segments) {
+        if (record.name == segment) return index;
+      }
+    }
+    return routing::kNoNode;
+  }
+
+  std::vector<Candidate> Take() { return std::move(candidates_); }
+  size_t size() const { return candidates_.size(); }
+
+ private:
+  void Push(routing::NodeIndex node, std::string segment) {
+    for (const Candidate& known : candidates_) {
+      if (known.node == node) return;
+    }
+    candidates_.push_back({node, std::move(segment)});
+  }
+
+  Core& core_;
+  const routing::ClusterView& view_;
+  const routing::NodeIndex self_;
+  const bool own_storage_;
+  std::vector<Candidate> candidates_;
+};
+
+Error AddPreferredSegments(const ReplicateConfig& replicate, Chooser* chooser) {
+  for (const std::string& segment : replicate.preferred_segments) {
+    const size_t before = chooser->size();
+    if (chooser->IsOwnName(segment)) {
+      chooser->AddSelf({});
+    } else {
+      chooser->Add(chooser->NodeOfSegment(segment), segment);
+    }
+    if (chooser->size() == before && !replicate.with_soft_pin) {
+      return NotFound(fmt::format("preferred_segment '{}': no storage node offers it", segment));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
+                   const ReplicateConfig* replicate, bool skip_authority) {
+  Placement placement;
+  placement.copies = replicate != nullptr ? std::max(1u, replicate->replica_num)
+                                          : std::max(1u, core.options.replica_count);
+  Chooser chooser(core, view);
+  if (!core.options.routed_writes) {
+    chooser.AddSelf({});
+    placement.copies = 1;
+    placement.candidates = chooser.Take();
+    return placement;
+  }
+  if (replicate != nullptr) {
+    placement.refused = AddPreferredSegments(*replicate, &chooser);
+    if (placement.refused.code != ErrorCode::kOk) return placement;
+    const bool hard = !replicate->preferred_segments.empty() && !replicate->with_soft_pin;
+    if (hard && chooser.size() >= placement.copies) {
+      placement.candidates = chooser.Take();
+      return placement;
+    }
+    for (const std::string& owner : replicate->preferred_storage_owners) {
+      chooser.Add(view.FindName(owner), {});
+    }
+    if (replicate->prefer_local || replicate->prefer_alloc_in_same_node) chooser.AddSelf({});
+  }
+  const std::string& pool = core.options.pool;
+  const auto ranks = view.Ranks(ref.slot());
+  if (!skip_authority && !ranks.empty() &&
+      (pool.empty() || view.node(ranks[0]).Label("pool") == pool)) {
+    chooser.Add(ranks[0], {});
+  }
+  for (routing::NodeIndex node :
+       view.PlacementOrder(ref.hash, pool, placement.copies + kSpareCandidates)) {
+    if (skip_authority && !ranks.empty() && node == ranks[0]) continue;
+    chooser.Add(node, {});
+  }
+  placement.candidates = chooser.Take();
+  return placement;
+}
+
+}  // namespace mooncake::node

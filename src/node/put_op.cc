@@ -1,0 +1,220 @@
+#include "node/put_op.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "node/authority.h"
+#include "node/evictor.h"
+#include "node/outbox.h"
+#include "node/payload.h"
+#include "node/placed_write.h"
+#include "node/rounds.h"
+
+namespace mooncake::node {
+
+namespace {
+
+Error PutError(ItemCode code, const WriteItem& item) {
+  const std::string key(item.ref.key.substr(0, 128));
+  if (code == CodeOf(ErrorCode::kNoSpace)) {
+    return NoSpace(fmt::format("{}: no room for {} bytes", key, item.size));
+  }
+  return {ErrorCodeOf(code), key};
+}
+
+// Sends values and their checksums, receives the codes.
+class FusedPut : public CallObserver {
+ public:
+  void OnSend(size_t piece, ConstBytes chunk) override { plan.OnSend(piece, chunk); }
+  void OnRestart() override { plan.Restart(); }
+  Result<std::span<const MutableBytes>> OnReply(std::string_view message,
+                                                uint64_t payload_size) override {
+    const bool parsed = reply.ParseFromArray(message.data(), static_cast<int>(message.size()));
+    if (payload_size != 0 || !parsed) return TransportError("malformed reply to a put");
+    return std::span<const MutableBytes>();
+  }
+
+  GatherPlan plan;
+  v1::PutReply reply;
+};
+
+class PutOp {
+ public:
+  PutOp(Core& core, std::span<const WriteItem> items, const WriteOptions& options)
+      : core_(core),
+        items_(items),
+        options_(options),
+        rounds_(core, options.deadline_ms),
+        statuses_(items.size()) {}
+
+  std::vector<Status> Run() {
+    std::vector<uint32_t> fused;
+    std::vector<uint32_t> placed;
+    const bool fuse = Fusible();
+    const uint64_t largest = core_.extents.LargestSegment();
+    for (uint32_t i = 0; i < items_.size(); ++i) {
+      if (fuse && PutHere(i, largest)) continue;
+      (fuse ? fused : placed).push_back(i);
+    }
+    if (!fused.empty()) RunFused(std::move(fused), &placed);
+    if (!placed.empty()) {
+      PlacedWrite(core_, items_, options_, fuse).Run(placed, &statuses_);
+    }
+    return std::move(statuses_);
+  }
+
+ private:
+  bool Fusible() const {
+    if (!core_.options.routed_writes) return false;
+    const ReplicateConfig* policy = options_.replicate;
+    if (policy == nullptr) return core_.options.replica_count <= 1;
+    const bool local = (policy->prefer_local || policy->prefer_alloc_in_same_node) &&
+                       !core_.extents.Stats().empty();
+    return policy->replica_num <= 1 && policy->preferred_segments.empty() &&
+           policy->preferred_storage_owners.empty() && !local;
+  }
+
+  bool soft_pin() const { return options_.replicate != nullptr && options_.replicate->with_soft_pin; }
+
+  // This node is the authority and has room: no call at all. True: the item has its status.
+  bool PutHere(uint32_t i, uint64_t largest) {
+    const WriteItem& item = items_[i];
+    if (item.size > largest || largest == 0) return false;
+    const ItemCode present = core_.routes.Lookup(item.ref, nullptr, nullptr);
+    if (present == kItemWrongAuthority || present == kItemRetryLater) return false;
+    if (present == kItemOk && options_.if_absent) return true;
+    bool would_block = false;
+    const ReserveRequest reserve{item.ref, item.size,           soft_pin(),
+                                 kSelf,    core_.runtime.NowMs(), {}};
+    ExtentPin pin = core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
+    if (!pin) return false;
+    pin->SetChecksum(CopyIn(item.parts, pin->data()));
+    Publication publication;
+    publication.size = item.size;
+    publication.checksum = pin->checksum();
+    publication.has_checksum = true;
+    publication.soft_pin = soft_pin();
+    publication.local = pin;
+    publication.if_absent = options_.if_absent;
+    Version version = 0;
+    if (PublishRoute(core_, item.ref, std::move(publication), &version) == kItemOk) return true;
+    core_.extents.Retire(*pin);  // The slot moved meanwhile: ask its new authority.
+    return false;
+  }
+
+  void RunFused(std::vector<uint32_t> pending, std::vector<uint32_t>* placed) {
+    std::vector<KeyRef> refs;
+    std::vector<uint64_t> sizes;
+    for (const WriteItem& item : items_) {
+      refs.push_back(item.ref);
+      sizes.push_back(item.size);
+    }
+    const uint64_t largest = core_.extents.LargestSegment();
+    while (true) {
+      const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
+      std::vector<uint32_t> again = Send(groups, placed);
+      std::vector<bool> grouped(items_.size());
+      for (const AuthorityGroup& group : groups) {
+        for (uint32_t i : group.items) grouped[i] = true;
+      }
+      for (uint32_t i : pending) {
+        if (!grouped[i]) again.push_back(i);
+      }
+      SpillOwn(largest, &again, placed);
+      pending.swap(again);
+      if (pending.empty()) return;
+      if (!rounds_.Again()) break;
+      std::erase_if(pending, [&](uint32_t i) { return PutHere(i, largest); });
+      if (pending.empty()) return;
+    }
+    for (uint32_t i : pending) statuses_[i] = rounds_.last_error();
+  }
+
+  // Items that this node answers for but cannot store go to other owners.
+  void SpillOwn(uint64_t largest, std::vector<uint32_t>* again, std::vector<uint32_t>* placed) {
+    std::erase_if(*again, [&](uint32_t i) {
+      if (!core_.routes.Serves(items_[i].ref.slot())) return false;
+      (void)largest;
+      placed->push_back(i);
+      return true;
+    });
+  }
+
+  // Returns the items to try again; those without room at their authority go to `placed`.
+  std::vector<uint32_t> Send(const std::vector<AuthorityGroup>& groups,
+                             std::vector<uint32_t>* placed) {
+    std::vector<std::unique_ptr<FusedPut>> puts;
+    std::vector<PeerCall> calls(groups.size());
+    for (size_t g = 0; g < groups.size(); ++g) {
+      puts.push_back(std::make_unique<FusedPut>());
+      const routing::ViewNode& peer = rounds_.view()->node(groups[g].node);
+      for (uint32_t i : groups[g].items) puts[g]->plan.Add(items_[i].parts);
+      calls[g].peer = peer.lease.id;
+      calls[g].endpoint = peer.lease.endpoint;
+      calls[g].type = MessageType::kPut;
+      calls[g].message = Message(groups[g].items);
+      calls[g].payload = puts[g]->plan.Seal();
+      calls[g].deadline_ms = options_.deadline_ms;
+      calls[g].observer = puts[g].get();
+    }
+    core_.peers.CallMany(calls);
+    std::vector<uint32_t> again;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      Judge(groups[g], calls[g], puts[g]->reply, placed, &again);
+    }
+    return again;
+  }
+
+  std::string Message(const std::vector<uint32_t>& items) {
+    v1::PutRequest message;
+    core_.peers.FillOrigin(true, message.mutable_origin());
+    WriteScope(core_.scopes.ScopeOf(items_[items[0]].ref.scope), message.mutable_scope());
+    message.set_if_absent(options_.if_absent);
+    message.set_soft_pin(soft_pin());
+    message.mutable_value_sizes()->Reserve(static_cast<int>(items.size()));
+    for (uint32_t i : items) {
+      AddKey(items_[i].ref.key, message.mutable_keys());
+      message.add_value_sizes(items_[i].size);
+    }
+    return message.SerializeAsString();
+  }
+
+  void Judge(const AuthorityGroup& group, const PeerCall& call, const v1::PutReply& reply,
+             std::vector<uint32_t>* placed, std::vector<uint32_t>* again) {
+    if (!call.status.ok()) {
+      rounds_.NotePeerFailed(call.peer, call.status.error());
+      again->insert(again->end(), group.items.begin(), group.items.end());
+      return;
+    }
+    const bool whole = reply.codes_size() == static_cast<int>(group.items.size());
+    if (!whole) rounds_.NoteMalformed(call.peer);
+    for (size_t k = 0; k < group.items.size(); ++k) {
+      const uint32_t i = group.items[k];
+      const ItemCode code = whole ? reply.codes(static_cast<int>(k)) : kItemRetryLater;
+      if (code == kItemRetryLater || code == kItemWrongAuthority) {
+        if (whole) rounds_.NoteCode(code, reply.revision());
+        again->push_back(i);
+      } else if (code == CodeOf(ErrorCode::kNoSpace)) {
+        placed->push_back(i);
+      } else if (code != kItemOk) {
+        statuses_[i] = PutError(code, items_[i]);
+      }
+    }
+  }
+
+  Core& core_;
+  std::span<const WriteItem> items_;
+  const WriteOptions& options_;
+  Rounds rounds_;
+  std::vector<Status> statuses_;
+};
+
+}  // namespace
+
+std::vector<Status> WriteValues(Core& core, std::span<const WriteItem> items,
+                                const WriteOptions& options) {
+  return PutOp(core, items, options).Run();
+}
+
+}  // namespace mooncake::node

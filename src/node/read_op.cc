@@ -1,0 +1,467 @@
+#include "node/read_op.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "node/payload.h"
+#include "node/rounds.h"
+
+namespace mooncake::node {
+
+namespace {
+
+// How often one item is looked up again because its bytes had moved or were not right.
+constexpr int kTriesMax = 4;
+
+Error ReadError(ItemCode code, const ReadItem& item, uint64_t size, bool ranged) {
+  const std::string key(item.ref.key.substr(0, 128));
+  if (code == CodeOf(ErrorCode::kTooSmall)) {
+    if (ranged) {
+      return TooSmall(fmt::format("{}: range [{}, +{}) is outside the value of {} bytes", key,
+                                  item.offset, item.limit, size));
+    }
+    return TooSmall(fmt::format("{}: needs {} bytes, got {}", key, size, item.limit));
+  }
+  if (code == CodeOf(ErrorCode::kNotFound)) return NotFound(key);
+  return {ErrorCodeOf(code), key};
+}
+
+class ReadOp;
+
+// Receives the reply to a get of some items, or to a read of some places.
+class ReadReceiver : public CallObserver {
+ public:
+  ReadReceiver(ReadOp& op, const std::vector<uint32_t>& items, bool by_place)
+      : op_(op), items_(items), by_place_(by_place) {}
+  Result<std::span<const MutableBytes>> OnReply(std::string_view message,
+                                                uint64_t payload_size) override;
+  void OnReceive(size_t piece, ConstBytes chunk) override { plan_.OnReceive(piece, chunk); }
+
+  std::vector<ItemCode> codes;
+  std::vector<uint64_t> sizes;        // Of the whole values.
+  std::vector<uint32_t> values;       // Index in the plan of each item with bytes.
+  std::vector<std::optional<Route>> routes;  // Of the items whose bytes are elsewhere.
+  uint64_t revision = 0;
+  bool Right(size_t i) const { return plan_.Right(values[i]); }
+
+ private:
+  Status ReadGet(std::string_view message);
+  Status ReadPlaces(std::string_view message);
+  Status Place(size_t i, uint64_t size, uint64_t checksum);
+
+  ReadOp& op_;
+  const std::vector<uint32_t>& items_;
+  const bool by_place_;
+  ScatterPlan plan_;
+  size_t next_value_ = 0;      // Values in the plan so far.
+  uint64_t payload_left_ = 0;  // Bytes of the payload that no item has claimed yet.
+};
+
+class ReadOp {
+ public:
+  ReadOp(Core& core, const ReadRequest& request)
+      : core_(core), request_(request), rounds_(core, request.deadline_ms) {
+    results_.reserve(request.items.size());
+    for (size_t i = 0; i < request.items.size(); ++i) results_.emplace_back(uint64_t{0});
+  }
+
+  std::vector<Result<uint64_t>> Run() {
+    std::vector<uint32_t> pending;
+    for (uint32_t i = 0; i < request_.items.size(); ++i) {
+      if (!TryLocal(i)) pending.push_back(i);
+    }
+    if (pending.empty()) return std::move(results_);
+    state_.resize(request_.items.size());
+    while (!pending.empty()) {
+      pending = Round(pending);
+      if (pending.empty()) break;
+      if (!rounds_.Again()) break;
+      std::erase_if(pending, [this](uint32_t i) { return TryLocal(i); });
+    }
+    for (uint32_t i : pending) results_[i] = rounds_.last_error();
+    return std::move(results_);
+  }
+
+  // --- Used by the receiver -----------------------------------------------------------------
+  Core& core() { return core_; }
+  const ReadItem& item(uint32_t i) const { return request_.items[i]; }
+  bool ranged() const { return request_.ranged; }
+  const Route& known_route(uint32_t i) const { return state_[i].route; }
+  // Where `size` bytes of item i go; empty: they do not fit.
+  std::optional<std::span<const MutableBytes>> TargetsOf(uint32_t i, uint64_t size) {
+    if (!request_.allocate) {
+      if (size > request_.items[i].limit) return std::nullopt;
+      return request_.items[i].targets;
+    }
+    if (allocated_.empty()) allocated_.resize(request_.items.size());
+    Allocation& known = allocated_[i];
+    if (known.memory && known.memory->size() == size) return std::span(&*known.memory, 1);
+    known.memory = request_.allocate(i, size);
+    if (!known.memory || known.memory->size() < size) return std::nullopt;
+    return std::span(&*known.memory, 1);
+  }
+
+ private:
+  struct State {
+    Route route;
+    int tries = 0;
+    uint64_t tried_replicas = 0;  // Bit per replica of the route.
+  };
+  struct Allocation {
+    std::optional<MutableBytes> memory;
+  };
+
+  // True: the item has its result.
+  bool TryLocal(uint32_t i) {
+    ExtentPin pin;
+    const ReadItem& item = request_.items[i];
+    const ItemCode code = core_.routes.Lookup(item.ref, nullptr, &pin);
+    if (code == kItemRetryLater || code == kItemWrongAuthority) return false;
+    if (code != kItemOk) {
+      results_[i] = ReadError(code, item, 0, request_.ranged);
+      return true;
+    }
+    if (pin) return CopyLocal(i, *pin);
+    if (state_.empty()) state_.resize(request_.items.size());
+    if (core_.routes.Lookup(item.ref, &state_[i].route, nullptr) != kItemOk) return false;
+    std::vector<uint32_t> routed{i};
+    ReadRouted(&routed);
+    return routed.empty();
+  }
+
+  bool CopyLocal(uint32_t i, Extent& extent) {
+    const ReadItem& item = request_.items[i];
+    ConstBytes bytes = extent.data();
+    const uint64_t whole = bytes.size();
+    if (request_.ranged) {
+      if (item.offset > whole || item.limit > whole - item.offset) {
+        results_[i] = ReadError(CodeOf(ErrorCode::kTooSmall), item, whole, true);
+        return true;
+      }
+      bytes = bytes.subspan(item.offset, item.limit);
+    }
+    const auto targets = TargetsOf(i, bytes.size());
+    if (!targets) {
+      results_[i] = ReadError(CodeOf(ErrorCode::kTooSmall), item, whole, false);
+      return true;
+    }
+    const uint64_t checksum = CopyOut(bytes, *targets);
+    extent.Touch();
+    if (!request_.ranged && extent.has_checksum() && checksum != extent.checksum()) {
+      core_.metrics.GetCounter("checksum_validation_total", {{"result", "mismatch"}}).Increment();
+      results_[i] = ChecksumMismatch(std::string(item.ref.key.substr(0, 128)));
+    } else {
+      results_[i] = bytes.size();
+    }
+    return true;
+  }
+
+  // One try of all pending items; returns those to try again.
+  std::vector<uint32_t> Round(const std::vector<uint32_t>& pending) {
+    std::vector<KeyRef> refs;
+    refs.reserve(request_.items.size());
+    for (const ReadItem& item : request_.items) refs.push_back(item.ref);
+    std::vector<uint64_t> sizes;
+    if (!request_.allocate) {
+      for (const ReadItem& item : request_.items) sizes.push_back(item.limit);
+    }
+    const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
+    std::vector<uint32_t> again = Ungrouped(pending, groups);
+    std::vector<std::unique_ptr<ReadReceiver>> receivers;
+    std::vector<PeerCall> calls(groups.size());
+    for (size_t g = 0; g < groups.size(); ++g) {
+      receivers.push_back(std::make_unique<ReadReceiver>(*this, groups[g].items, false));
+      const routing::ViewNode& peer = rounds_.view()->node(groups[g].node);
+      calls[g].peer = peer.lease.id;
+      calls[g].endpoint = peer.lease.endpoint;
+      calls[g].type = MessageType::kGet;
+      calls[g].message = GetMessage(groups[g].items);
+      calls[g].deadline_ms = request_.deadline_ms;
+      calls[g].observer = receivers[g].get();
+    }
+    core_.peers.CallMany(calls);
+    std::vector<uint32_t> routed;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      Judge(groups[g], calls[g], *receivers[g], &routed, &again);
+    }
+    ReadRouted(&routed);
+    again.insert(again.end(), routed.begin(), routed.end());
+    return again;
+  }
+
+  static std::vector<uint32_t> Ungrouped(const std::vector<uint32_t>& pending,
+                                         const std::vector<AuthorityGroup>& groups) {
+    size_t grouped = 0;
+    for (const AuthorityGroup& group : groups) grouped += group.items.size();
+    if (grouped == pending.size()) return {};
+    std::vector<uint32_t> in_groups;
+    for (const AuthorityGroup& group : groups) {
+      in_groups.insert(in_groups.end(), group.items.begin(), group.items.end());
+    }
+    std::sort(in_groups.begin(), in_groups.end());
+    std::vector<uint32_t> rest;
+    for (uint32_t i : pending) {
+      if (!std::binary_search(in_groups.begin(), in_groups.end(), i)) rest.push_back(i);
+    }
+    return rest;
+  }
+
+  std::string GetMessage(const std::vector<uint32_t>& items) {
+    v1::GetRequest message;
+    core_.peers.FillOrigin(false, message.mutable_origin());
+    WriteScope(core_.scopes.ScopeOf(request_.items[items[0]].ref.scope), message.mutable_scope());
+    message.mutable_limits()->Reserve(static_cast<int>(items.size()));
+    for (uint32_t i : items) {
+      const ReadItem& item = request_.items[i];
+      AddKey(item.ref.key, message.mutable_keys());
+      message.add_limits(request_.allocate ? ~uint64_t{0} : item.limit);
+      if (request_.ranged) message.add_offsets(item.offset);
+    }
+    return message.SerializeAsString();
+  }
+
+  void Judge(const AuthorityGroup& group, const PeerCall& call, ReadReceiver& receiver,
+             std::vector<uint32_t>* routed, std::vector<uint32_t>* again) {
+    if (!call.status.ok()) {
+      rounds_.NotePeerFailed(call.peer, call.status.error());
+      again->insert(again->end(), group.items.begin(), group.items.end());
+      return;
+    }
+    for (size_t k = 0; k < group.items.size(); ++k) {
+      const uint32_t i = group.items[k];
+      const ItemCode code = receiver.codes[k];
+      if (code == kItemRetryLater || code == kItemWrongAuthority) {
+        rounds_.NoteCode(code, receiver.revision);
+        again->push_back(i);
+      } else if (code != kItemOk) {
+        results_[i] = ReadError(code, request_.items[i], receiver.sizes[k], request_.ranged);
+      } else if (receiver.routes[k]) {
+        state_[i].route = *std::move(receiver.routes[k]);
+        state_[i].tried_replicas = 0;
+        routed->push_back(i);
+      } else {
+        Settle(i, receiver, k, again);
+      }
+    }
+  }
+
+  void Settle(uint32_t i, const ReadReceiver& receiver, size_t k, std::vector<uint32_t>* again) {
+    if (receiver.Right(k)) {
+      results_[i] = request_.ranged ? request_.items[i].limit : receiver.sizes[k];
+      return;
+    }
+    core_.metrics.GetCounter("checksum_validation_total", {{"result", "mismatch"}}).Increment();
+    results_[i] = ChecksumMismatch(std::string(request_.items[i].ref.key.substr(0, 128)));
+    if (++state_[i].tries < kTriesMax) again->push_back(i);
+  }
+
+  // Reads from owners. Leaves in `items` those that need a fresh route; the others have results.
+  void ReadRouted(std::vector<uint32_t>* items);
+  std::optional<size_t> NextReplica(uint32_t i);
+  void ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by_owner,
+                      const std::vector<size_t>& replica, std::vector<uint32_t>* unread);
+  std::string PlaceMessage(NameIndex owner, const std::vector<uint32_t>& items,
+                           const std::vector<size_t>& replica);
+
+  Core& core_;
+  const ReadRequest& request_;
+  Rounds rounds_;
+  std::vector<Result<uint64_t>> results_;
+  std::vector<State> state_;
+  std::vector<Allocation> allocated_;
+};
+
+std::optional<size_t> ReadOp::NextReplica(uint32_t i) {
+  State& state = state_[i];
+  const std::vector<Place>& replicas = state.route.replicas;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (size_t r = 0; r < std::min<size_t>(replicas.size(), 64); ++r) {
+      if ((state.tried_replicas >> r) & 1) continue;
+      // Ours first, it needs no network.
+      if (pass == 0 && replicas[r].owner != kSelf) continue;
+      state.tried_replicas |= 1ULL << r;
+      return r;
+    }
+  }
+  return std::nullopt;
+}
+
+void ReadOp::ReadRouted(std::vector<uint32_t>* items) {
+  std::vector<uint32_t> unread;
+  unread.swap(*items);
+  std::vector<size_t> replica(request_.items.size());
+  for (int pass = 0; pass < 64 && !unread.empty(); ++pass) {
+    std::map<NameIndex, std::vector<uint32_t>> by_owner;
+    for (uint32_t i : unread) {
+      const std::optional<size_t> next = NextReplica(i);
+      if (!next) {
+        // Every replica failed. A fresh route may name others; if not, this is the answer.
+        results_[i] = TransportError(fmt::format("{}: no replica could be read",
+                                                 request_.items[i].ref.key.substr(0, 128)));
+        if (++state_[i].tries < kTriesMax) items->push_back(i);
+        continue;
+      }
+      replica[i] = *next;
+      by_owner[state_[i].route.replicas[*next].owner].push_back(i);
+    }
+    unread.clear();
+    ReadFromOwners(by_owner, replica, &unread);
+  }
+}
+
+std::string ReadOp::PlaceMessage(NameIndex owner, const std::vector<uint32_t>& items,
+                                 const std::vector<size_t>& replica) {
+  v1::ReadRequest message;
+  core_.peers.FillOrigin(false, message.mutable_origin());
+  message.set_owner(core_.names.NameOf(owner));
+  for (uint32_t i : items) {
+    const ReadItem& item = request_.items[i];
+    const Place& place = state_[i].route.replicas[replica[i]];
+    v1::Replica& extent = *message.add_extents();
+    extent.set_segment(place.segment);
+    extent.set_offset(place.offset);
+    extent.set_generation(place.generation);
+    message.add_key_hashes(item.ref.hash);
+    message.add_offsets(request_.ranged ? item.offset : 0);
+    message.add_sizes(request_.ranged ? item.limit : state_[i].route.size);
+  }
+  return message.SerializeAsString();
+}
+
+void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by_owner,
+                            const std::vector<size_t>& replica, std::vector<uint32_t>* unread) {
+  const ViewPtr view = core_.view();
+  std::vector<PeerCall> calls;
+  std::vector<std::unique_ptr<ReadReceiver>> receivers;
+  std::vector<const std::vector<uint32_t>*> asked;
+  std::vector<std::vector<uint32_t>> checked;  // Items that fit, per owner; stable addresses.
+  checked.reserve(by_owner.size());
+  for (const auto& [owner, items] : by_owner) {
+    std::vector<uint32_t>& fitting = checked.emplace_back();
+    for (uint32_t i : items) {
+      const ReadItem& item = request_.items[i];
+      const uint64_t size = state_[i].route.size;
+      const bool outside = request_.ranged
+                               ? item.offset > size || item.limit > size - item.offset
+                               : !request_.allocate && size > item.limit;
+      if (outside) {
+        results_[i] = ReadError(CodeOf(ErrorCode::kTooSmall), item, size, request_.ranged);
+        continue;
+      }
+      if (owner == kSelf) {
+        const Place& place = state_[i].route.replicas[replica[i]];
+        ExtentPin pin = core_.extents.Find(place.segment, place.offset, place.generation);
+        if (!pin || !CopyLocal(i, *pin)) unread->push_back(i);
+        continue;
+      }
+      fitting.push_back(i);
+    }
+    if (fitting.empty()) continue;
+    const routing::NodeIndex index = view->FindName(core_.names.NameOf(owner));
+    if (index == routing::kNoNode) {
+      unread->insert(unread->end(), fitting.begin(), fitting.end());
+      continue;
+    }
+    asked.push_back(&fitting);
+    receivers.push_back(std::make_unique<ReadReceiver>(*this, fitting, true));
+    PeerCall& call = calls.emplace_back();
+    call.peer = view->node(index).lease.id;
+    call.endpoint = view->node(index).lease.endpoint;
+    call.type = MessageType::kRead;
+    call.message = PlaceMessage(owner, fitting, replica);
+    call.deadline_ms = request_.deadline_ms;
+    call.observer = receivers.back().get();
+  }
+  core_.peers.CallMany(calls);
+  for (size_t c = 0; c < calls.size(); ++c) {
+    for (size_t k = 0; k < asked[c]->size(); ++k) {
+      const uint32_t i = (*asked[c])[k];
+      const bool served = calls[c].status.ok() && receivers[c]->codes[k] == kItemOk;
+      if (served && receivers[c]->Right(k)) {
+        results_[i] = request_.ranged ? request_.items[i].limit : state_[i].route.size;
+      } else {
+        unread->push_back(i);
+      }
+    }
+  }
+}
+
+Status ReadReceiver::Place(size_t i, uint64_t size, uint64_t checksum) {
+  const ReadItem& item = op_.item(items_[i]);
+  const uint64_t bytes = op_.ranged() ? item.limit : size;
+  const auto targets = op_.TargetsOf(items_[i], bytes);
+  if (bytes > payload_left_) return TransportError("reply shorter than it says");
+  payload_left_ -= bytes;
+  values[i] = static_cast<uint32_t>(next_value_++);
+  if (!targets) {  // The memory could not be had: read the bytes and drop them.
+    codes[i] = CodeOf(ErrorCode::kTooSmall);
+    const MutableBytes nowhere{static_cast<std::byte*>(nullptr), bytes};
+    plan_.Add({&nowhere, 1}, bytes, false, 0);
+    return Ok();
+  }
+  plan_.Add(*targets, bytes, !op_.ranged(), checksum);
+  return Ok();
+}
+
+Status ReadReceiver::ReadGet(std::string_view message) {
+  v1::GetReply reply;
+  const int count = static_cast<int>(items_.size());
+  if (!reply.ParseFromArray(message.data(), static_cast<int>(message.size())) ||
+      reply.codes_size() != count || reply.sizes_size() != count ||
+      reply.checksums_size() != count || reply.routed_size() != reply.routes_size()) {
+    return TransportError("malformed reply to a get");
+  }
+  revision = reply.revision();
+  codes.assign(reply.codes().begin(), reply.codes().end());
+  sizes.assign(reply.sizes().begin(), reply.sizes().end());
+  for (int r = 0; r < reply.routed_size(); ++r) {
+    std::optional<Route> route = ReadRoute(reply.routes(r), op_.core().names);
+    if (!route || reply.routed(r) >= items_.size()) {
+      return TransportError("malformed route in a reply");
+    }
+    routes[reply.routed(r)] = *std::move(route);
+  }
+  for (int i = 0; i < count; ++i) {
+    if (codes[i] != kItemOk || routes[i]) continue;
+    MC_RETURN_IF_ERROR(Place(i, sizes[i], reply.checksums(i)));
+  }
+  return Ok();
+}
+
+Status ReadReceiver::ReadPlaces(std::string_view message) {
+  v1::ReadReply reply;
+  if (!reply.ParseFromArray(message.data(), static_cast<int>(message.size())) ||
+      reply.codes_size() != static_cast<int>(items_.size())) {
+    return TransportError("malformed reply to a read");
+  }
+  codes.assign(reply.codes().begin(), reply.codes().end());
+  sizes.assign(items_.size(), 0);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (codes[i] != kItemOk) continue;
+    const Route& route = op_.known_route(items_[i]);
+    MC_RETURN_IF_ERROR(Place(i, route.size, route.checksum));
+  }
+  return Ok();
+}
+
+Result<std::span<const MutableBytes>> ReadReceiver::OnReply(std::string_view message,
+                                                            uint64_t payload_size) {
+  plan_.Clear();
+  next_value_ = 0;
+  payload_left_ = payload_size;
+  values.assign(items_.size(), 0);
+  routes.assign(items_.size(), std::nullopt);
+  MC_RETURN_IF_ERROR(by_place_ ? ReadPlaces(message) : ReadGet(message));
+  if (payload_left_ != 0) return TransportError("reply longer than it says");
+  return plan_.pieces();
+}
+
+}  // namespace
+
+std::vector<Result<uint64_t>> ReadValues(Core& core, const ReadRequest& request) {
+  return ReadOp(core, request).Run();
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,154 @@
+#include "node/reconciler.h"
+
+#include <algorithm>
+#include <map>
+
+#include "node/outbox.h"
+
+namespace mooncake::node {
+
+namespace {
+constexpr uint64_t kCheckTimeoutMs = 3'000;
+constexpr uint64_t kGraceMs = 10'000;  // Beyond the longest request of a writer.
+}  // namespace
+
+Reconciler::Reconciler(Runtime& runtime, Metrics& metrics)
+    : runtime_(runtime),
+      orphans_(metrics.GetCounter("orphan_extents_total", {})),
+      work_(runtime.NewEvent()) {}
+
+void Reconciler::Start(Core& core) {
+  core_ = &core;
+  thread_ = runtime_.Spawn("mc-reconcile", [this] { Loop(); });
+}
+
+void Reconciler::Stop() {
+  stop_.store(true);
+  work_->Set();
+  if (thread_) thread_->Join();
+  thread_.reset();
+}
+
+void Reconciler::Loop() {
+  while (!stop_.load()) {
+    work_->WaitUntil(runtime_.NowMs() + kPeriodMs - runtime_.Random() % (kPeriodMs / 4));
+    if (!stop_.load()) RunOnce();
+  }
+}
+
+void Reconciler::RunOnce() {
+  const uint64_t now_ms = runtime_.NowMs();
+  std::vector<ExtentPin> doubtful;
+  for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
+    const size_t ahead = (shard + ExtentStore::kIndexShards - next_shard_) %
+                         ExtentStore::kIndexShards;
+    for (ExtentPin& extent : core_->extents.ShardExtents(shard)) {
+      const bool old = now_ms - std::min(now_ms, extent->created_ms()) >= kReservedAgeMs;
+      const bool reserved = extent->state() == ExtentState::kReserved && old;
+      const bool turn = ahead < kLiveShardsPerRound && old;
+      if (reserved || turn) doubtful.push_back(std::move(extent));
+    }
+    if (stop_.load()) return;
+    if (doubtful.size() >= kItemsPerMessageMax) {
+      CheckExtents(doubtful);
+      doubtful.clear();
+    }
+  }
+  CheckExtents(doubtful);
+  next_shard_ = (next_shard_ + kLiveShardsPerRound) % ExtentStore::kIndexShards;
+  SweepOwners();
+}
+
+bool Reconciler::WriterGone(const Extent& extent, const routing::ClusterView& view) const {
+  if (extent.writer() == kSelf) return false;
+  return view.FindName(core_->names.NameOf(extent.writer())) == routing::kNoNode;
+}
+
+void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version) {
+  if (code == kItemOk) {
+    core_->extents.Commit(*extent, version);  // No effect on a live one.
+    return;
+  }
+  if (code != CodeOf(ErrorCode::kNotFound)) return;
+  if (extent->state() == ExtentState::kReserved) {
+    const uint64_t age_ms = runtime_.NowMs() - extent->created_ms();
+    const uint64_t limit_ms = core_->options.request_timeout_ms + kGraceMs;
+    const bool gone = WriterGone(*extent, *core_->view()) &&
+                      age_ms > core_->options.stall_timeout_ms;
+    if (!gone && age_ms < limit_ms) return;
+  }
+  if (core_->extents.Retire(*extent)) orphans_.Increment();
+}
+
+void Reconciler::CheckExtents(const std::vector<ExtentPin>& extents) {
+  struct Batch {
+    v1::CheckRequest request;
+    std::unique_ptr<ScopeColumn> scopes;
+    std::vector<ExtentPin> extents;
+  };
+  const ViewPtr view = core_->view();
+  const routing::NodeIndex self = view->FindName(core_->membership.self_name());
+  std::map<routing::NodeIndex, Batch> batches;
+  for (const ExtentPin& extent : extents) {
+    const KeyRef ref = extent->ref();
+    Version version = 0;
+    const ItemCode here = core_->routes.Check(ref, extent->place(), false, &version);
+    if (here != kItemRetryLater && here != kItemWrongAuthority) {
+      Judge(extent, here, version);
+      continue;
+    }
+    const auto ranks = view->Ranks(ref.slot());
+    if (ranks.empty() || ranks[0] == self) continue;
+    Batch& batch = batches[ranks[0]];
+    if (batch.extents.size() >= kItemsPerMessageMax) continue;  // Its turn comes again.
+    if (!batch.scopes) {
+      batch.scopes = std::make_unique<ScopeColumn>(core_->scopes, batch.request.mutable_scopes());
+      core_->peers.FillOrigin(false, batch.request.mutable_origin());
+    }
+    KeyedRoute keyed;
+    keyed.ref = ref;
+    keyed.key = std::string(ref.key);
+    keyed.route.replicas = {extent->place()};
+    WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_extents());
+    batch.extents.push_back(extent);
+  }
+  std::vector<const routing::ViewNode*> peers;
+  std::vector<v1::CheckRequest> requests;
+  for (auto& [index, batch] : batches) {
+    peers.push_back(&view->node(index));
+    requests.push_back(std::move(batch.request));
+  }
+  if (peers.empty()) return;
+  auto replies = core_->peers.AskMany<v1::CheckReply, v1::CheckRequest>(
+      peers, MessageType::kCheck, requests, runtime_.NowMs() + kCheckTimeoutMs);
+  size_t r = 0;
+  for (auto& [index, batch] : batches) {
+    const Result<v1::CheckReply>& reply = replies[r++];
+    const bool whole = reply.ok() &&
+                       reply->codes_size() == static_cast<int>(batch.extents.size()) &&
+                       reply->versions_size() == reply->codes_size();
+    for (size_t i = 0; whole && i < batch.extents.size(); ++i) {
+      Judge(batch.extents[i], reply->codes(static_cast<int>(i)),
+            reply->versions(static_cast<int>(i)));
+    }
+  }
+}
+
+void Reconciler::SweepOwners() {
+  const ViewPtr view = core_->view();
+  std::set<NameIndex> missing;
+  std::set<NameIndex> present{kSelf};
+  const uint64_t changed = core_->routes.SweepOwners([&](NameIndex owner) {
+    if (present.contains(owner)) return false;
+    if (!missing.contains(owner)) {
+      const bool known = view->FindName(core_->names.NameOf(owner)) != routing::kNoNode;
+      (known ? present : missing).insert(owner);
+      if (known) return false;
+    }
+    return missing_owners_.contains(owner);
+  });
+  missing_owners_.swap(missing);
+  if (changed > 0) core_->metrics.GetCounter("routes_swept_total", {}).Add(changed);
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,46 @@
+// Reconciler: compares extents with routes, in both directions, and frees what nobody names.
+//
+//  - Reserved extents: a writer that died, or a publish whose outcome is unknown. After a while
+//    the authority is asked: named ones become live, others go once their writer's lease or its
+//    longest request is over.
+//  - Live extents, a part of them each round: those that the authority does not name go.
+//  - Routes whose owner has been out of the view for two rounds go.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <set>
+
+#include "node/core.h"
+
+namespace mooncake::node {
+
+class Reconciler {
+ public:
+  Reconciler(Runtime& runtime, Metrics& metrics);
+  void Start(Core& core);
+  void Stop();
+  // One round now; for tests and orderly ends.
+  void RunOnce();
+
+ private:
+  static constexpr uint64_t kPeriodMs = 5'000;
+  static constexpr uint64_t kReservedAgeMs = 5'000;
+  static constexpr size_t kLiveShardsPerRound = 4;
+  void Loop();
+  void CheckExtents(const std::vector<ExtentPin>& extents);
+  void Judge(const ExtentPin& extent, ItemCode code, Version version);
+  bool WriterGone(const Extent& extent, const routing::ClusterView& view) const;
+  void SweepOwners();
+
+  Runtime& runtime_;
+  Counter& orphans_;
+  Core* core_ = nullptr;  // Constant after Start.
+  std::unique_ptr<Event> work_;
+  std::unique_ptr<Thread> thread_;
+  std::atomic<bool> stop_{false};
+  size_t next_shard_ = 0;               // Reconciler thread only.
+  std::set<NameIndex> missing_owners_;  // Likewise: not in the view last round.
+};
+
+}  // namespace mooncake::node

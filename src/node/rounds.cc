@@ -1,0 +1,95 @@
+#include "node/rounds.h"
+
+#include <algorithm>
+#include <map>
+
+namespace mooncake::node {
+
+namespace {
+constexpr uint64_t kWaitMinMs = 1;
+constexpr uint64_t kWaitMaxMs = 25;
+constexpr uint64_t kRefreshWaitMs = 2'000;
+}  // namespace
+
+Rounds::Rounds(Core& core, uint64_t deadline_ms)
+    : core_(core),
+      deadline_ms_(deadline_ms),
+      view_(core.view()),
+      last_error_(TransportError("no authority answered")) {}
+
+std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
+                                          std::span<const uint32_t> items,
+                                          std::span<const uint64_t> sizes) {
+  std::map<routing::NodeIndex, size_t> open;  // The group of a node that still takes items.
+  std::map<routing::NodeIndex, uint64_t> bytes;
+  std::vector<AuthorityGroup> groups;
+  const routing::NodeIndex self = view_->FindName(core_.membership.self_name());
+  for (uint32_t item : items) {
+    const auto ranks = view_->Ranks(refs[item].slot());
+    if (ranks.empty() || ranks[0] == self) {
+      // Nobody, or us: then our table said moments ago that it is not ready.
+      stale_ = true;
+      if (ranks.empty()) last_error_ = TransportError("the cluster has no node that keeps routes");
+      continue;
+    }
+    const uint64_t size = sizes.empty() ? 0 : sizes[item];
+    auto [found, fresh] = open.try_emplace(ranks[0], groups.size());
+    const bool full = !fresh && (groups[found->second].items.size() >= 8192 ||
+                                 bytes[ranks[0]] + size > (1ULL << 30));
+    if (fresh || full) {
+      found->second = groups.size();
+      groups.push_back({ranks[0], {}});
+      bytes[ranks[0]] = 0;
+    }
+    groups[found->second].items.push_back(item);
+    bytes[ranks[0]] += size;
+  }
+  return groups;
+}
+
+void Rounds::NoteCode(ItemCode code, uint64_t revision) {
+  if (code == kItemWrongAuthority) {
+    stale_ = true;
+    wanted_revision_ = std::max(wanted_revision_, revision);
+    last_error_ = TransportError("the key's authority is changing");
+  } else {
+    last_error_ = TransportError("the key's slot is being taken over");
+  }
+}
+
+void Rounds::NotePeerFailed(const NodeId& peer, const Error& error) {
+  peer_failed_ = true;
+  if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();
+  suspected_for_ms_ = std::max(suspected_for_ms_, core_.membership.SuspectedForMs(peer));
+  last_error_ = error;
+}
+
+void Rounds::NoteMalformed(const NodeId& peer) {
+  last_error_ = TransportError("node " + peer.ToString() + " sent a malformed reply");
+}
+
+bool Rounds::Again() {
+  const uint64_t now_ms = core_.runtime.NowMs();
+  if (++round_ > kRoundsMax || now_ms >= deadline_ms_ || core_.runtime.Interrupted()) return false;
+  if (peer_failed_) {
+    // Its slots move once the metadata service has heard of it. No longer than that.
+    const uint64_t limit = core_.options.takeover_wait_ms;
+    if (suspected_for_ms_ > limit || now_ms - first_failure_ms_ > limit) return false;
+  }
+  const uint64_t wait_ms =
+      std::min({kWaitMinMs << std::min(round_, 5), kWaitMaxMs, deadline_ms_ - now_ms});
+  const uint64_t before = view_->revision();
+  if (wanted_revision_ > before) {
+    core_.membership.RefreshTo(wanted_revision_, std::min(deadline_ms_, now_ms + kRefreshWaitMs));
+  } else {
+    if (stale_ || peer_failed_) core_.membership.RefreshSoon();
+    core_.runtime.SleepMs(wait_ms);
+  }
+  view_ = core_.view();
+  stale_ = false;
+  peer_failed_ = false;
+  suspected_for_ms_ = 0;
+  return true;
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,59 @@
+// Rounds: how often and when a request is tried again. Items find their authority by the view;
+// an answer may say that the view is old, that a slot is being taken over, or nothing at all.
+// Rounds turns that evidence into waiting, refreshing or giving up. Not thread-safe: one per
+// request.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "node/core.h"
+
+namespace mooncake::node {
+
+// The items of one frame to one authority.
+struct AuthorityGroup {
+  routing::NodeIndex node = routing::kNoNode;
+  std::vector<uint32_t> items;  // Indices into the request's items.
+};
+
+class Rounds {
+ public:
+  Rounds(Core& core, uint64_t deadline_ms);
+
+  const ViewPtr& view() const { return view_; }
+  uint64_t deadline_ms() const { return deadline_ms_; }
+
+  // Groups `items` by the authority of `refs[item]`, in frames of at most kItemsPerMessageMax
+  // items and about kPayloadPerMessageMax of `sizes` (empty: no payload). Items whose authority
+  // is this node or nobody are noted as to be tried again and left out.
+  std::vector<AuthorityGroup> Group(std::span<const KeyRef> refs, std::span<const uint32_t> items,
+                                    std::span<const uint64_t> sizes);
+
+  // Evidence of the round that just ended. NoteCode is for kItemRetryLater and
+  // kItemWrongAuthority; `revision` is the answering node's.
+  void NoteCode(ItemCode code, uint64_t revision);
+  void NotePeerFailed(const NodeId& peer, const Error& error);
+  void NoteMalformed(const NodeId& peer);
+
+  // Waits as the evidence asks for and takes the newest view. False: give up; last_error says
+  // why.
+  bool Again();
+  const Error& last_error() const { return last_error_; }
+
+ private:
+  static constexpr int kRoundsMax = 10'000;  // Far above what the deadline allows.
+  Core& core_;
+  const uint64_t deadline_ms_;
+  ViewPtr view_;
+  int round_ = 0;
+  uint64_t wanted_revision_ = 0;
+  bool stale_ = false;
+  bool peer_failed_ = false;
+  uint64_t first_failure_ms_ = 0;
+  uint64_t suspected_for_ms_ = 0;
+  Error last_error_;
+};
+
+}  // namespace mooncake::node

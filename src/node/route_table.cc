@@ -1,0 +1,333 @@
+#include "node/route_table.h"
+
+#include <algorithm>
+
+namespace mooncake::node {
+
+using routing::Slot;
+
+RouteTable::RouteTable(ExtentStore& extents)
+    : extents_(extents), shards_(std::make_unique<Shard[]>(kShards)) {}
+
+ItemCode RouteTable::GateLocked(Shard& shard, Slot slot) {
+  switch (InfoOf(shard, slot).state) {
+    case SlotState::kServing:
+      return kItemOk;
+    case SlotState::kPending:
+      return kItemRetryLater;
+    case SlotState::kForeign:
+    case SlotState::kLost:
+    case SlotState::kFenced:
+      return kItemWrongAuthority;
+  }
+  return kItemWrongAuthority;
+}
+
+RouteTable::Entries::iterator RouteTable::FindLocked(Shard& shard, const KeyRef& ref) {
+  auto [begin, end] = shard.entries.equal_range(ref.hash);
+  for (auto it = begin; it != end; ++it) {
+    if (it->second.scope == ref.scope && it->second.key == ref.key) return it;
+  }
+  return shard.entries.end();
+}
+
+Version RouteTable::NextVersion(Version above) {
+  Version last = last_version_.load(std::memory_order_relaxed);
+  Version next = 0;
+  do {
+    next = std::max(last, above) + 1;
+  } while (!last_version_.compare_exchange_weak(last, next, std::memory_order_relaxed));
+  return next;
+}
+
+ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local) const {
+  Shard& shard = ShardOf(ref);
+  base::MutexLock lock(shard.mu_);
+  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  auto found = FindLocked(shard, ref);
+  if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
+  const Entry& entry = found->second;
+  if (route != nullptr) {
+    *route = entry.route;
+    if (entry.local) route->replicas.insert(route->replicas.begin(), entry.local->place());
+  }
+  if (local != nullptr) *local = entry.local;
+  return kItemOk;
+}
+
+void RouteTable::MoveOut(Entry& entry, Superseded* superseded) {
+  superseded->version = entry.route.version;
+  superseded->remote = std::move(entry.route.replicas);
+  superseded->local = std::move(entry.local);
+}
+
+void RouteTable::KeepShared(const Publication& kept, Superseded* superseded) {
+  std::erase_if(superseded->remote, [&](const Place& place) {
+    return std::find(kept.remote.begin(), kept.remote.end(), place) != kept.remote.end();
+  });
+  if (superseded->local.get() == kept.local.get()) superseded->local = {};
+}
+
+ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version* version,
+                             Superseded* superseded) {
+  Shard& shard = ShardOf(ref);
+  base::MutexLock lock(shard.mu_);
+  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  auto found = FindLocked(shard, ref);
+  const bool present = found != shard.entries.end();
+  const Version current = present ? found->second.route.version : 0;
+  if (publication.expected && *publication.expected != current) {
+    return CodeOf(ErrorCode::kConflict);
+  }
+  if (publication.if_absent && present) {
+    *version = current;
+    superseded->remote = std::move(publication.remote);
+    superseded->local = std::move(publication.local);
+    superseded->is_the_new_one = true;
+    KeepShared({.remote = found->second.route.replicas, .local = found->second.local}, superseded);
+    return kItemOk;
+  }
+  if (!present) {
+    found = shard.entries.emplace(ref.hash, Entry{{}, {}, ref.scope, std::string(ref.key)});
+    count_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    MoveOut(found->second, superseded);
+  }
+  Entry& entry = found->second;
+  *version = NextVersion(current);
+  KeepShared(publication, superseded);
+  entry.route = {*version, publication.size, publication.checksum, publication.has_checksum,
+                 publication.soft_pin, std::move(publication.remote)};
+  entry.local = std::move(publication.local);
+  return kItemOk;
+}
+
+ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {
+  Shard& shard = ShardOf(ref);
+  base::MutexLock lock(shard.mu_);
+  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  auto found = FindLocked(shard, ref);
+  if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
+  MoveOut(found->second, superseded);
+  shard.entries.erase(found);
+  count_.fetch_sub(1, std::memory_order_relaxed);
+  return kItemOk;
+}
+
+ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop,
+                           Version* version) {
+  ExtentPin dropped;  // Released after the lock.
+  Shard& shard = ShardOf(ref);
+  base::MutexLock lock(shard.mu_);
+  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  auto found = FindLocked(shard, ref);
+  if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
+  Entry& entry = found->second;
+  *version = entry.route.version;
+  std::vector<Place>& remote = entry.route.replicas;
+  const bool ours = entry.local && entry.local->place() == replica;
+  auto place = std::find(remote.begin(), remote.end(), replica);
+  if (!ours && place == remote.end()) return CodeOf(ErrorCode::kNotFound);
+  if (!drop) return kItemOk;
+  if (ours) {
+    dropped = std::move(entry.local);
+  } else {
+    remote.erase(place);
+  }
+  if (!entry.local && remote.empty()) {
+    shard.entries.erase(found);
+    count_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  return kItemOk;
+}
+
+uint64_t RouteTable::RemoveScope(ScopeIndex scope,
+                                 const std::function<void(const KeyRef&, Superseded)>& removed) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < kShards; ++i) {
+    std::vector<std::pair<uint64_t, Entry>> taken;
+    {
+      Shard& shard = shards_[i];
+      base::MutexLock lock(shard.mu_);
+      for (auto it = shard.entries.begin(); it != shard.entries.end();) {
+        const bool served = GateLocked(shard, routing::SlotOf(it->first)) == kItemOk;
+        if (!served || it->second.scope != scope) {
+          ++it;
+          continue;
+        }
+        taken.emplace_back(it->first, std::move(it->second));
+        it = shard.entries.erase(it);
+      }
+    }
+    count += taken.size();
+    count_.fetch_sub(taken.size(), std::memory_order_relaxed);
+    for (auto& [hash, entry] : taken) {
+      Superseded superseded;
+      MoveOut(entry, &superseded);
+      removed({hash, entry.scope, entry.key}, std::move(superseded));
+    }
+  }
+  return count;
+}
+
+bool RouteTable::Serves(Slot slot) const {
+  Shard& shard = shards_[ShardIndex(slot)];
+  base::MutexLock lock(shard.mu_);
+  return InfoOf(shard, slot).state == SlotState::kServing;
+}
+
+std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
+  std::vector<Slot> pending;
+  std::vector<bool> wanted(routing::kSlotCount);
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu_);
+    SlotState& state = InfoOf(shard, slot).state;
+    if (state == SlotState::kLost) state = SlotState::kServing;
+    if (state == SlotState::kServing) continue;
+    state = SlotState::kPending;
+    pending.push_back(slot);
+    wanted[slot] = true;
+  }
+  std::vector<Entry> dropped;  // Destroyed without a lock.
+  for (size_t i = 0; i < kShards && !pending.empty(); ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu_);
+    for (auto it = shard.entries.begin(); it != shard.entries.end();) {
+      if (!wanted[routing::SlotOf(it->first)]) {
+        ++it;
+        continue;
+      }
+      dropped.push_back(std::move(it->second));
+      it = shard.entries.erase(it);
+      count_.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+  return pending;
+}
+
+void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term) {
+  // Before any slot is served: every version from now on is above what the term allows before.
+  const Version floor = term << kTermBits;
+  Version last = last_version_.load(std::memory_order_relaxed);
+  while (last < floor && !last_version_.compare_exchange_weak(last, floor)) {
+  }
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu_);
+    SlotInfo& info = InfoOf(shard, slot);
+    if (info.state == SlotState::kPending) info.state = SlotState::kServing;
+  }
+}
+
+std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots) {
+  std::vector<Slot> complete;
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu_);
+    SlotState& state = InfoOf(shard, slot).state;
+    if (state == SlotState::kForeign || state == SlotState::kFenced) continue;
+    if (state != SlotState::kPending) complete.push_back(slot);
+    state = SlotState::kFenced;
+  }
+  return complete;
+}
+
+void RouteTable::Lose(std::span<const Slot> slots) {
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu_);
+    SlotState& state = InfoOf(shard, slot).state;
+    if (state == SlotState::kServing) state = SlotState::kLost;
+    if (state == SlotState::kPending) state = SlotState::kFenced;
+  }
+}
+
+void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {
+  if (entry.local) return;
+  entry.local = extents_.Find(place.segment, place.offset, place.generation);
+}
+
+void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror) {
+  Shard& shard = ShardOf(ref);
+  base::MutexLock lock(shard.mu_);
+  const SlotState state = InfoOf(shard, ref.slot()).state;
+  const bool mirrored = state == SlotState::kForeign || state == SlotState::kFenced;
+  if (mirror ? !mirrored : state != SlotState::kPending) return;
+  auto found = FindLocked(shard, ref);
+  if (found != shard.entries.end() && found->second.route.version > route.version) return;
+  if (found == shard.entries.end()) {
+    found = shard.entries.emplace(ref.hash, Entry{{}, {}, ref.scope, std::string(ref.key)});
+    count_.fetch_add(1, std::memory_order_relaxed);
+  }
+  Entry& entry = found->second;
+  if (entry.route.version < route.version) {
+    entry.route = route;
+    entry.route.replicas.clear();
+    entry.local = {};
+  }
+  for (const Place& place : route.replicas) {
+    std::vector<Place>& known = entry.route.replicas;
+    if (place.owner == kSelf && !mirror) {  // A mirror pins nothing.
+      AdoptLocalLocked(entry, place);
+    } else if (std::find(known.begin(), known.end(), place) == known.end()) {
+      known.push_back(place);
+    }
+  }
+  if (!entry.local && entry.route.replicas.empty()) {  // Our own extent is gone by now.
+    shard.entries.erase(found);
+    count_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+void RouteTable::ForgetMirror(const KeyRef& ref, Version version) {
+  ExtentPin dropped;
+  Shard& shard = ShardOf(ref);
+  base::MutexLock lock(shard.mu_);
+  const SlotState state = InfoOf(shard, ref.slot()).state;
+  if (state != SlotState::kForeign && state != SlotState::kFenced) return;
+  auto found = FindLocked(shard, ref);
+  if (found == shard.entries.end() || found->second.route.version > version) return;
+  dropped = std::move(found->second.local);
+  shard.entries.erase(found);
+  count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+std::vector<KeyedRoute> RouteTable::Export(size_t shard_number,
+                                           const std::function<bool(Slot)>& wanted) const {
+  std::vector<KeyedRoute> routes;
+  Shard& shard = shards_[shard_number];
+  {
+    base::MutexLock lock(shard.mu_);
+    for (const auto& [hash, entry] : shard.entries) {
+      if (!wanted(routing::SlotOf(hash))) continue;
+      KeyedRoute& keyed = routes.emplace_back();
+      keyed.key = entry.key;
+      keyed.ref = {hash, entry.scope, {}};
+      keyed.route = entry.route;
+      if (entry.local) keyed.route.replicas.push_back(entry.local->place());
+    }
+  }
+  for (KeyedRoute& keyed : routes) keyed.ref.key = keyed.key;  // After the last reallocation.
+  return routes;
+}
+
+uint64_t RouteTable::SweepOwners(const std::function<bool(NameIndex)>& gone) {
+  uint64_t changed = 0;
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu_);
+    for (auto it = shard.entries.begin(); it != shard.entries.end();) {
+      std::vector<Place>& remote = it->second.route.replicas;
+      changed += std::erase_if(remote, [&](const Place& p) { return gone(p.owner); }) > 0;
+      const bool empty = remote.empty() && !it->second.local;
+      if (empty) count_.fetch_sub(1, std::memory_order_relaxed);
+      it = empty ? shard.entries.erase(it) : std::next(it);
+    }
+  }
+  return changed;
+}
+
+uint64_t RouteTable::route_count() const { return count_.load(std::memory_order_relaxed); }
+
+}  // namespace mooncake::node

@@ -1,0 +1,140 @@
+// RouteTable: the authority's side. Routes of keys, and which slots this node answers for.
+//
+// One shard holds whole slots, so a slot's state and its routes change under one lock. Shards
+// are independent: two keys of different slots rarely share a lock, and no lock is held longer
+// than a hash lookup (Export and the sweeps hold one shard's at a time).
+//
+// A slot is
+//   foreign   another node's; routes kept here are mirrors,
+//   pending   being taken over: routes are merged in, requests are told to retry soon,
+//   serving   answered here,
+//   lost      was serving until a view said otherwise; nobody has asked for it yet, so what is
+//             here is still the whole truth about the slot,
+//   fenced    was serving or pending; a newer authority has asked for it and may have changed
+//             it since. Not served until a view gives it back.
+//
+// Thread-safe. Calls no port.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "node/extent_store.h"
+#include "node/types.h"
+
+namespace mooncake::node {
+
+// A route that a change took out of use, for whoever gives the space back.
+struct Superseded {
+  std::vector<Place> remote;  // Replicas of other owners.
+  ExtentPin local;            // Our own extent, if one was among the replicas.
+  Version version = 0;        // Of the route that went; 0: none did.
+  bool is_the_new_one = false;  // The publication itself, as the key was there (if_absent).
+};
+
+struct Publication {
+  uint64_t size = 0;
+  uint64_t checksum = 0;
+  bool has_checksum = false;
+  bool soft_pin = false;
+  std::vector<Place> remote;
+  ExtentPin local;  // Our own extent, if one is among the replicas.
+  bool if_absent = false;
+  std::optional<Version> expected;  // Only if the current version is this one.
+};
+
+class RouteTable {
+ public:
+  explicit RouteTable(ExtentStore& extents);
+
+  // --- Requests: all answer kItemRetryLater or kItemWrongAuthority for slots not served -----
+  // kItemOk fills `route` (unless null) and `local` (unless null; empty when no replica here).
+  // `route->replicas` includes the local one first.
+  ItemCode Lookup(const KeyRef& ref, Route* route, ExtentPin* local) const;
+  // kItemOk: published as `version`; `superseded` holds what it replaced. With if_absent and a
+  // route present: kItemOk, version of that route, and `superseded` holds the publication's
+  // own replicas. CodeOf(kConflict): `expected` is not current.
+  ItemCode Publish(const KeyRef& ref, Publication publication, Version* version,
+                   Superseded* superseded);
+  // CodeOf(kNotFound): nothing there.
+  ItemCode Remove(const KeyRef& ref, Superseded* superseded);
+  // Whether the key's route names the replica; `drop` takes it out (and the route with its last
+  // replica). CodeOf(kNotFound): it does not (any more).
+  ItemCode Check(const KeyRef& ref, const Place& replica, bool drop, Version* version);
+  // Removes the served routes of a scope; calls `removed` for each, without a lock held.
+  uint64_t RemoveScope(ScopeIndex scope,
+                       const std::function<void(const KeyRef&, Superseded)>& removed);
+
+  // --- Slots ------------------------------------------------------------------------------
+  bool Serves(routing::Slot slot) const;
+  // Any -> pending, except that serving stays and lost goes straight back to serving (its
+  // routes are complete). Forgets the routes of those that become pending; returns these.
+  std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots);
+  // pending -> serving, with `term` for the versions to come.
+  void EndTakeover(std::span<const routing::Slot> slots, uint64_t term);
+  // serving, lost, pending -> fenced. Returns those whose routes are complete here.
+  std::vector<routing::Slot> Fence(std::span<const routing::Slot> slots);
+  // serving -> lost, pending -> fenced: the view says that another node answers.
+  void Lose(std::span<const routing::Slot> slots);
+  // A copy from a former authority, an owner or (mirror) the current authority. Kept when newer
+  // than what is known; same version: replicas are merged. `mirror` only touches slots
+  // that are neither served, pending nor lost.
+  void Import(const KeyRef& ref, const Route& route, bool mirror);
+  // The current authority says the key is gone, as of `version`. Mirrors only.
+  void ForgetMirror(const KeyRef& ref, Version version);
+  // All routes of the shard's slots for which `wanted` is true. Shards: 0 .. kShards - 1.
+  static constexpr size_t kShards = 256;
+  std::vector<KeyedRoute> Export(size_t shard,
+                                 const std::function<bool(routing::Slot)>& wanted) const;
+  // Drops replicas whose owner `gone` names, everywhere; routes without replicas go. Returns
+  // the number of routes that changed.
+  uint64_t SweepOwners(const std::function<bool(NameIndex)>& gone);
+
+  uint64_t route_count() const;  // Served and mirrored.
+
+ private:
+  enum class SlotState : uint8_t { kForeign, kPending, kServing, kLost, kFenced };
+  struct Entry {
+    Route route;  // Replicas of other owners only; ours is `local`.
+    ExtentPin local;
+    ScopeIndex scope = 0;
+    std::string key;
+  };
+  struct KeepHash {
+    size_t operator()(uint64_t hash) const { return hash; }
+  };
+  using Entries = std::unordered_multimap<uint64_t, Entry, KeepHash>;
+  struct SlotInfo {
+    SlotState state = SlotState::kForeign;
+  };
+  struct Shard {
+    mutable base::Mutex mu_;
+    Entries entries MC_GUARDED_BY(mu_);
+    std::array<SlotInfo, routing::kSlotCount / kShards> slots MC_GUARDED_BY(mu_);
+  };
+
+  static size_t ShardIndex(routing::Slot slot) { return slot % kShards; }
+  Shard& ShardOf(const KeyRef& ref) const { return shards_[ShardIndex(ref.slot())]; }
+  static SlotInfo& InfoOf(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu_) {
+    return shard.slots[slot / kShards];
+  }
+  static ItemCode GateLocked(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu_);
+  static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu_);
+  Version NextVersion(Version above);
+  // A publication may come twice (its first reply was lost): what is in use is not superseded.
+  static void KeepShared(const Publication& kept, Superseded* superseded);
+  static void MoveOut(Entry& entry, Superseded* superseded);
+  void AdoptLocalLocked(Entry& entry, const Place& place);
+
+  ExtentStore& extents_;
+  std::unique_ptr<Shard[]> shards_;
+  std::atomic<Version> last_version_{0};
+  std::atomic<uint64_t> count_{0};
+};
+
+}  // namespace mooncake::node

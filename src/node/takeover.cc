@@ -1,0 +1,232 @@
+#include "node/takeover.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "obs/log.h"
+#include "routing/slot_set.h"
+
+namespace mooncake::node {
+
+namespace {
+
+using routing::ClusterView;
+using routing::NodeIndex;
+using routing::Slot;
+
+// A peer that does not answer a pull this fast is done without; its own fence is then the
+// metadata service's word that it is no authority any more.
+constexpr uint64_t kPullTimeoutMs = 2'000;
+constexpr size_t kPagesMax = RouteTable::kShards + ExtentStore::kIndexShards;
+
+class Takeover {
+ public:
+  Takeover(Core& core, const ClusterView& before, const ClusterView& after)
+      : core_(core),
+        before_(before),
+        after_(after),
+        self_(after.Find(core.membership.self())) {}
+
+  void Run(const std::vector<Slot>& gained) {
+    std::vector<KeyedRoute> mirrors = Mirrors(gained);
+    pending_ = core_.routes.BeginTakeover(gained);
+    std::vector<bool> confirmed(routing::kSlotCount);
+    PullFormer(&confirmed);
+    std::vector<Slot> rest;
+    for (Slot slot : pending_) {
+      if (!confirmed[slot]) rest.push_back(slot);
+    }
+    if (!rest.empty()) Rebuild(rest, mirrors);
+    core_.routes.EndTakeover(gained, after_.revision());
+    core_.metrics.GetCounter("slots_taken_over_total", {{"source", "authority"}})
+        .Add(pending_.size() - rest.size());
+    core_.metrics.GetCounter("slots_taken_over_total", {{"source", "inventory"}}).Add(rest.size());
+  }
+
+ private:
+  // What is known of the slots as a mirror, before BeginTakeover forgets it.
+  std::vector<KeyedRoute> Mirrors(const std::vector<Slot>& slots) {
+    std::vector<bool> wanted(routing::kSlotCount);
+    for (Slot slot : slots) wanted[slot] = !core_.routes.Serves(slot);
+    std::vector<KeyedRoute> mirrors;
+    for (size_t shard = 0; shard < RouteTable::kShards; ++shard) {
+      for (KeyedRoute& keyed :
+           core_.routes.Export(shard, [&](Slot slot) { return bool{wanted[slot]}; })) {
+        mirrors.push_back(std::move(keyed));
+        mirrors.back().ref.key = {};  // Views the moved string; set again on use.
+      }
+    }
+    return mirrors;
+  }
+
+  void AddSource(NodeIndex node, Slot slot, std::map<NodeIndex, std::vector<Slot>>* sources) {
+    if (node == self_ || node == routing::kNoNode || !after_.node(node).readable) return;
+    std::vector<Slot>& slots = (*sources)[node];
+    if (slots.empty() || slots.back() != slot) slots.push_back(slot);
+  }
+
+  std::map<NodeIndex, std::vector<Slot>> Sources() {
+    std::vector<NodeIndex> leaving;
+    for (size_t i = 0; i < after_.nodes().size(); ++i) {
+      const ViewNode& node = after_.node(static_cast<NodeIndex>(i));
+      const bool left = node.lease.state == NodeState::kDraining ||
+                        node.lease.state == NodeState::kStandby || node.lease.suspect;
+      if (left && !node.authority) leaving.push_back(static_cast<NodeIndex>(i));
+    }
+    std::map<NodeIndex, std::vector<Slot>> sources;
+    for (Slot slot : pending_) {
+      const auto former = before_.Ranks(slot);
+      if (!former.empty()) {
+        AddSource(after_.Find(before_.node(former[0]).lease.id), slot, &sources);
+      }
+      for (NodeIndex node : after_.Ranks(slot)) AddSource(node, slot, &sources);
+      for (NodeIndex node : leaving) AddSource(node, slot, &sources);
+    }
+    return sources;
+  }
+
+  using ViewNode = routing::ViewNode;
+
+  // Asks every source for all pages. Calls `take` with each page; returns the peers that
+  // answered all of them.
+  template <typename Request, typename Reply, typename Take>
+  std::set<NodeIndex> AskPages(MessageType type,
+                               const std::map<NodeIndex, std::vector<Slot>>& sources,
+                               const Take& take) {
+    std::map<NodeIndex, uint64_t> cursors;
+    for (const auto& [node, slots] : sources) cursors[node] = 0;
+    std::set<NodeIndex> complete;
+    for (size_t page = 0; page < kPagesMax && !cursors.empty(); ++page) {
+      std::vector<const ViewNode*> peers;
+      std::vector<NodeIndex> asked;
+      std::vector<Request> requests;
+      for (const auto& [node, cursor] : cursors) {
+        peers.push_back(&after_.node(node));
+        asked.push_back(node);
+        Request& request = requests.emplace_back();
+        core_.peers.FillOrigin(false, request.mutable_origin());
+        request.mutable_origin()->set_revision(after_.revision());
+        const std::vector<Slot>& slots = sources.at(node);
+        request.mutable_slots()->Add(slots.begin(), slots.end());
+        request.set_cursor(cursor);
+      }
+      auto replies = core_.peers.AskMany<Reply, Request>(
+          peers, type, requests, core_.runtime.NowMs() + kPullTimeoutMs);
+      for (size_t i = 0; i < asked.size(); ++i) {
+        if (!replies[i].ok()) {
+          cursors.erase(asked[i]);
+          continue;
+        }
+        take(asked[i], *replies[i]);
+        const uint64_t next = replies[i]->next_cursor();
+        if (next <= cursors[asked[i]]) {  // 0, or a peer that runs in circles.
+          cursors.erase(asked[i]);
+          complete.insert(asked[i]);
+        } else {
+          cursors[asked[i]] = next;
+        }
+      }
+    }
+    return complete;
+  }
+
+  template <typename Reply>
+  void ImportRoutes(const Reply& reply) {
+    const auto scopes = ReadScopes(reply.scopes(), core_.scopes);
+    for (const v1::Route& wire : reply.routes()) {
+      KeyedRoute keyed;
+      if (!ReadKeyedRoute(wire, scopes, core_.names, &keyed)) continue;
+      core_.routes.Import(keyed.ref, keyed.route, false);
+    }
+  }
+
+  void PullFormer(std::vector<bool>* confirmed) {
+    std::map<NodeIndex, std::vector<uint32_t>> served;
+    const std::set<NodeIndex> complete = AskPages<v1::PullRequest, v1::PullReply>(
+        MessageType::kPull, Sources(), [&](NodeIndex node, const v1::PullReply& reply) {
+          served[node].insert(served[node].end(), reply.served().begin(), reply.served().end());
+          ImportRoutes(reply);
+        });
+    for (NodeIndex node : complete) {
+      for (uint32_t slot : served[node]) {
+        if (slot < routing::kSlotCount) (*confirmed)[slot] = true;
+      }
+    }
+  }
+
+  void Rebuild(const std::vector<Slot>& rest, std::vector<KeyedRoute>& mirrors) {
+    std::map<NodeIndex, std::vector<Slot>> owners;
+    for (size_t i = 0; i < after_.nodes().size(); ++i) {
+      const auto index = static_cast<NodeIndex>(i);
+      const ViewNode& node = after_.node(index);
+      if (index != self_ && node.readable && !node.lease.segments.empty()) owners[index] = rest;
+    }
+    ImportOwn(rest);
+    const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
+        MessageType::kInventory, owners,
+        [&](NodeIndex, const v1::InventoryReply& reply) { ImportRoutes(reply); });
+    std::vector<bool> wanted(routing::kSlotCount);
+    for (Slot slot : rest) wanted[slot] = true;
+    for (KeyedRoute& mirror : mirrors) {
+      mirror.ref.key = mirror.key;
+      if (!wanted[mirror.ref.slot()]) continue;
+      std::erase_if(mirror.route.replicas, [&](const Place& place) {
+        if (place.owner == kSelf) return true;  // Our own inventory is complete.
+        const NodeIndex owner = after_.FindName(core_.names.NameOf(place.owner));
+        return owner == routing::kNoNode || answered.contains(owner);
+      });
+      if (!mirror.route.replicas.empty()) core_.routes.Import(mirror.ref, mirror.route, false);
+    }
+  }
+
+  void ImportOwn(const std::vector<Slot>& slots) {
+    std::vector<bool> wanted(routing::kSlotCount);
+    for (Slot slot : slots) wanted[slot] = true;
+    for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
+      for (const ExtentPin& extent : core_.extents.ShardExtents(shard)) {
+        const KeyRef ref = extent->ref();
+        if (extent->state() != ExtentState::kLive || !wanted[ref.slot()]) continue;
+        core_.routes.Import(ref,
+                            {extent->version(), extent->size(), extent->checksum(),
+                             extent->has_checksum(), extent->wants_soft_pin(), {extent->place()}},
+                            false);
+      }
+    }
+  }
+
+  Core& core_;
+  const ClusterView& before_;
+  const ClusterView& after_;
+  const NodeIndex self_;
+  std::vector<Slot> pending_;
+};
+
+void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& after) {
+  std::set<NameIndex> removed;
+  for (const routing::ViewNode& node : before.nodes()) {
+    if (after.Find(node.lease.id) != routing::kNoNode) continue;
+    if (auto name = core.names.IndexOf(node.lease.id.ToString())) removed.insert(*name);
+  }
+  removed.erase(kSelf);
+  if (removed.empty()) return;
+  const uint64_t changed =
+      core.routes.SweepOwners([&](NameIndex owner) { return removed.contains(owner); });
+  core.metrics.GetCounter("routes_swept_total", {}).Add(changed);
+}
+
+}  // namespace
+
+void ApplyView(Core& core, const routing::ClusterView& before,
+               const routing::ClusterView& after) {
+  const NodeId self = core.membership.self();
+  const std::vector<Slot> lost = routing::LostSlots(before, after, self);
+  if (!lost.empty()) core.routes.Lose(lost);
+  const std::vector<Slot> gained = routing::GainedSlots(before, after, self);
+  if (!gained.empty()) Takeover(core, before, after).Run(gained);
+  SweepRemoved(core, before, after);
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,111 @@
+// The words that the node layer shares: a key inside a scope, a place of bytes, a route, and
+// the codes that items carry on the wire.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mutex.h"
+#include "metadata/metadata_store.h"
+#include "mooncake/result.h"
+#include "routing/scope.h"
+#include "routing/view.h"
+
+namespace mooncake::node {
+
+// Versions of a key grow with every publication. An authority draws them from one counter that
+// starts, for a slot taken over at revision r, at r << kTermBits: later terms are always above
+// earlier ones, because revisions are at least as large as the service's clock in ms and no
+// authority publishes 2^22 times in a millisecond.
+using Version = uint64_t;
+inline constexpr int kTermBits = 22;
+
+// An item's outcome on the wire: 0, an ErrorCode, or one of these two.
+using ItemCode = int32_t;
+inline constexpr ItemCode kItemOk = 0;
+inline constexpr ItemCode kItemRetryLater = -1001;
+inline constexpr ItemCode kItemWrongAuthority = -1002;
+
+inline ItemCode CodeOf(ErrorCode code) { return static_cast<ItemCode>(code); }
+// Unknown numbers from newer peers become kNotFound's "unspecified".
+ErrorCode ErrorCodeOf(ItemCode code);
+
+using NameIndex = uint32_t;   // Of a node's "stable_id:epoch" in NameTable. 0 is this node.
+using ScopeIndex = uint32_t;  // Of a scope in ScopeTable.
+inline constexpr NameIndex kSelf = 0;
+
+struct KeyRef {
+  uint64_t hash = 0;
+  ScopeIndex scope = 0;
+  std::string_view key;
+  routing::Slot slot() const { return routing::SlotOf(hash); }
+};
+
+struct Place {
+  NameIndex owner = kSelf;
+  uint32_t segment = 0;
+  uint64_t offset = 0;
+  uint64_t generation = 0;
+  bool operator==(const Place&) const = default;
+};
+
+struct Route {
+  Version version = 0;
+  uint64_t size = 0;
+  uint64_t checksum = 0;
+  bool has_checksum = false;
+  bool soft_pin = false;
+  std::vector<Place> replicas;
+};
+
+struct KeyedRoute {
+  KeyRef ref;       // `ref.key` views `key`.
+  std::string key;
+  Route route;
+};
+
+// Small stable numbers for node names, so that a replica is 24 bytes. Append-only, bounded.
+// Thread-safe.
+class NameTable {
+ public:
+  explicit NameTable(std::string self);
+  // nullopt: the table is full (kNamesMax) or the name is malformed.
+  std::optional<NameIndex> IndexOf(std::string_view name);
+  std::string NameOf(NameIndex index) const;
+
+ private:
+  static constexpr size_t kNamesMax = 1 << 20;
+  mutable base::Mutex mu_;
+  std::unordered_map<std::string, NameIndex> index_ MC_GUARDED_BY(mu_);
+  std::vector<std::string> names_ MC_GUARDED_BY(mu_);
+};
+
+// Small stable numbers for scopes, with the hash seed of each. Append-only, bounded.
+// Thread-safe.
+class ScopeTable {
+ public:
+  struct Entry {
+    ScopeIndex index = 0;
+    uint64_t seed = 0;
+  };
+  // nullopt: the table is full (kScopesMax).
+  std::optional<Entry> Intern(const routing::Scope& scope);
+  routing::Scope ScopeOf(ScopeIndex index) const;
+
+ private:
+  static constexpr size_t kScopesMax = 1 << 20;
+  mutable base::Mutex mu_;
+  std::unordered_map<std::string, Entry> index_ MC_GUARDED_BY(mu_);
+  std::vector<routing::Scope> scopes_ MC_GUARDED_BY(mu_);
+};
+
+inline KeyRef MakeKeyRef(ScopeTable::Entry scope, std::string_view key) {
+  return {routing::KeyHash(scope.seed, key), scope.index, key};
+}
+
+// "stable_id:epoch" -> NodeId. kInvalidArgument names the text.
+Result<NodeId> ParseNodeName(std::string_view name);
+
+}  // namespace mooncake::node
