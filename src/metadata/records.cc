@@ -96,12 +96,12 @@ class Reader {
 
   // An absent field reads as an empty array or object.
   const json& Items(const char* name, json::value_t kind, size_t items_max) {
-    static const json kEmpty = json::array();
+    static const json empty = json::array();
     const auto found = object_.is_object() ? object_.find(name) : object_.end();
-    if (!object_.is_object() || found == object_.end()) return kEmpty;
+    if (!object_.is_object() || found == object_.end()) return empty;
     if (found->type() == kind && found->size() <= items_max) return *found;
     Fail(name);
-    return kEmpty;
+    return empty;
   }
 
   void Fail(std::string_view why) {

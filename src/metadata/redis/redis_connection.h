@@ -11,8 +11,7 @@
 #include "mooncake/result.h"
 #include "runtime/runtime.h"
 
-struct redisContext;
-struct redisReply;
+struct redisContext;  // NOLINT(readability-identifier-naming): hiredis's name.
 
 namespace mooncake::metadata {
 

@@ -38,8 +38,8 @@ KeptLease SplitLease(const std::string& text) {
 }
 
 RedisAddress WithCredentials(RedisAddress address, const RedisOptions& options) {
-  if (!address.username.empty() || !address.password.empty()) return address;
-  address.username = options.username;
+  if (!address.password.empty()) return address;
+  if (address.username.empty()) address.username = options.username;
   address.password = options.password;
   return address;
 }

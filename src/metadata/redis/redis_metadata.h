@@ -19,8 +19,8 @@ namespace mooncake::metadata {
 
 struct RedisOptions {
   std::string keyspace = {};
-  std::string username = {};  // Used where the URL names no credentials.
-  std::string password = {};
+  std::string username = {};  // Used where the URL names none.
+  std::string password = {};  // As well.
   RedisTimeouts timeouts = {};
 };
 

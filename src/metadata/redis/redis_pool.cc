@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "metadata/redis/redis_script.h"
@@ -11,9 +12,10 @@ namespace mooncake::metadata {
 namespace {
 
 constexpr size_t kIdleMax = 8;
-// Each try opens a new connection. Several, as a server that is cut off again and again (a
-// proxy's rolling restart) breaks more than one in a row.
-constexpr int kTriesMax = 5;
+// Several, as a server that is cut off again and again (a proxy's rolling restart) breaks more
+// than one connection in a row. The pauses double up to the longest.
+constexpr int kTriesMax = 10;
+constexpr uint64_t kPauseMsMax = 64;
 constexpr size_t kErrorBytesMax = 200;
 
 // A server's text may go to a terminal.
@@ -41,8 +43,9 @@ Result<std::vector<std::string>> RedisPool::RunScript(const std::string& key,
   bool again = true;
   Result<RedisAnswer> answer = RedisAnswer{};
   for (int i = 0; i < kTriesMax && again; ++i) {
+    if (i > 1) runtime_.SleepMs(std::min(uint64_t{1} << i, kPauseMsMax));
+    if (i > 1 && runtime_.NowMs() >= deadline_ms) break;
     answer = Try(key, arguments, again);
-    if (runtime_.NowMs() >= deadline_ms) break;
   }
   if (!answer) return answer.error();
   if (!answer->is_error) return std::move(answer->items);

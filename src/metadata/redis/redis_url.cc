@@ -33,9 +33,10 @@ std::optional<std::string> PercentDecode(std::string_view text) {
 
 template <typename Number>
 bool ParseNumber(std::string_view text, Number& out) {
-  const char* end = text.data() + text.size();
-  const auto [next, error] = std::from_chars(text.data(), end, out);
-  return error == std::errc() && next == end && !text.empty();
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto [next, error] = std::from_chars(begin, end, out);
+  return error == std::errc() && next == end;
 }
 
 Status ParseCredentials(std::string_view text, RedisAddress& address) {

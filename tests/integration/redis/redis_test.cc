@@ -6,7 +6,9 @@
 #include <fstream>
 #include <thread>
 
+#include "metadata/records.h"
 #include "metadata/redis/redis_metadata.h"
+#include "metadata/redis/redis_script.h"
 #include "runtime/real_runtime.h"
 #include "support/redis_fixture.h"
 #include "unit/metadata/contract.h"
@@ -19,6 +21,7 @@ using metadata::RedisOptions;
 using metadata::RedisTimeouts;
 using runtime::RealRuntime;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -97,6 +100,9 @@ TEST_F(RedisMetadataTest, CredentialsOfTheUrlWinOverThoseOfTheOptions) {
   EXPECT_TRUE(by_options->Poll().ok());
   auto by_url = Connect(server.Url(), runtime_, {.keyspace = "ks", .password = "wrong"});
   EXPECT_TRUE(by_url->Poll().ok());
+  auto mixed = Connect("redis://default@" + bare.substr(8), runtime_,
+                       {.keyspace = "ks", .username = "wrong", .password = kPassword});
+  EXPECT_TRUE(mixed->Poll().ok());
 }
 
 TEST_F(RedisMetadataTest, UsersWorkAndAWrongUserIsNotLetInAsTheDefaultOne) {
@@ -251,6 +257,30 @@ TEST_F(RedisMetadataTest, AServerThatRestartsEmptyIsRebuiltByItsClients) {
   const MembershipChanges changes = store->ReadChanges(known).value_or({});
   EXPECT_TRUE(changes.full);
   EXPECT_EQ(changes.leases.size(), 2u);
+}
+
+// What a call does whose answer was lost with the connection.
+TEST_F(RedisMetadataTest, ARepeatedCallIsKnownByItsTokenAndCountsOnce) {
+  RedisFixture server(runtime_);
+  auto store = Connect(server.Url(), runtime_);
+  const auto twice = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"EVAL", metadata::kRedisScript, "1", "{ks}/"});
+    const std::string first = server.Command(arguments);
+    const uint64_t revision = store->Poll().value_or(0);
+    EXPECT_EQ(server.Command(arguments), first);
+    EXPECT_EQ(store->Poll().value_or(1), revision);
+    return first;
+  };
+  const std::string core = metadata::EncodeLease(Named("n"))->core;
+  const std::string ttl = std::to_string(kLongMs);
+  EXPECT_EQ(twice({"acquire", "n", ttl, "token-1", "", "0", "", core}), "ok\n1");
+  EXPECT_EQ(twice({"acquire", "n", ttl, "token-2", "1", "1", "", core}), "ok\n2");
+  EXPECT_TRUE(store->ReportSuspect({"n", 2}).ok());
+  EXPECT_THAT(twice({"renew", "n", ttl, "token-3", "2", "", core}), EndsWith("\ns"));
+  server.Flush();
+  EXPECT_THAT(twice({"renew", "n", ttl, "token-4", "2", "", core}), EndsWith("\nr"));
+  const std::string put = twice({"put", "d", "0", "token-5", "text"});
+  EXPECT_EQ(twice({"put", "d", put.substr(3), "token-6", ""}), "ok\n0");
 }
 
 // The script goes with the data, or alone.
