@@ -103,6 +103,11 @@ enum class Existence : int8_t { kMissing = 0, kPresent = 1 };
 // fails the item with kTooSmall.
 using AllocateTarget = std::function<std::optional<MutableBytes>(size_t item, uint64_t size)>;
 
+// Asks the host program, during long waits and on the waiting thread, whether the call should
+// end (a second Ctrl-C, for example); the call then fails with kTransport. One check for the
+// process; nullptr: never. Thread-safe.
+void SetInterruptCheck(bool (*check)());
+
 class Store {
  public:
   virtual ~Store() = default;  // Closes.

@@ -1,0 +1,395 @@
+#include "client/local_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "metadata/records.h"
+#include "node/put_op.h"
+#include "node/query_op.h"
+#include "node/read_op.h"
+
+namespace mooncake::client {
+
+namespace {
+
+Error NotOpen() { return InvalidState("the store is not set up, or it has been closed"); }
+
+Status CheckKey(std::string_view key) {
+  if (!key.empty() && key.size() <= kKeySizeMax) return Ok();
+  return InvalidArgument(
+      fmt::format("key of {} bytes: expected 1 to {} bytes of UTF-8", key.size(), kKeySizeMax));
+}
+
+// Of a batch, the items with good keys, in order, as the verbs want them.
+template <typename Item>
+struct Batch {
+  std::vector<Item> items;
+  std::vector<size_t> index;  // Where each belongs in the caller's batch.
+};
+
+}  // namespace
+
+LocalStore::LocalStore(const StoreConfig& config, StoreParts parts)
+    : config_(config),
+      parts_(std::move(parts)),
+      calls_(*parts_.metrics),
+      core_(parts_.node->core()),
+      own_scope_(core_.scopes.Intern(ScopeFor({}))) {}
+
+LocalStore::~LocalStore() { Close(); }
+
+void LocalStore::Close() {
+  if (closed_.exchange(true)) return;
+  parts_.node->Close();
+}
+
+routing::Scope LocalStore::ScopeFor(std::string_view tenant) const {
+  return {tenant.empty() ? config_.tenant : std::string(tenant), config_.domain,
+          config_.object_set};
+}
+
+Result<node::ScopeTable::Entry> LocalStore::EntryFor(std::string_view tenant) {
+  if ((tenant.empty() || tenant == config_.tenant) && own_scope_) return *own_scope_;
+  const auto entry = core_.scopes.Intern(ScopeFor(tenant));
+  if (!entry) return BackPressure("too many scopes are in use");
+  return *entry;
+}
+
+uint64_t LocalStore::Deadline() const {
+  return parts_.runtime->NowMs() + config_.request_timeout_ms;
+}
+
+template <typename T>
+std::vector<Result<T>> LocalStore::Refuse(size_t count, const Error& error) const {
+  std::vector<Result<T>> results;
+  results.reserve(count);
+  for (size_t i = 0; i < count; ++i) results.emplace_back(error);
+  return results;
+}
+
+std::vector<Status> LocalStore::PutMany(std::span<const PutItem> items,
+                                        const PutOptions& options) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return Refuse<void>(items.size(), NotOpen());
+  const auto scope = EntryFor(options.tenant);
+  if (!scope) return Refuse<void>(items.size(), scope.error());
+  CallMetrics::Call call(calls_, *parts_.runtime,
+                         items.size() == 1 ? Operation::kPut : Operation::kBatchPut);
+  std::vector<Status> statuses(items.size());
+  Batch<node::WriteItem> batch;
+  batch.items.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (statuses[i] = CheckKey(items[i].key); !statuses[i]) continue;
+    const uint64_t size = TotalSize(items[i].parts);
+    batch.items.push_back({node::MakeKeyRef(*scope, items[i].key), items[i].parts, size});
+    batch.index.push_back(i);
+    call.BytesIn(size);
+  }
+  const node::WriteOptions write{options.replicate, options.if_absent, Deadline()};
+  std::vector<Status> written = node::WriteValues(core_, batch.items, write);
+  for (size_t k = 0; k < written.size(); ++k) statuses[batch.index[k]] = std::move(written[k]);
+  for (const Status& status : statuses) call.Item(status.code());
+  return statuses;
+}
+
+std::vector<Result<uint64_t>> LocalStore::GetMany(std::span<const GetItem> items,
+                                                  std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return Refuse<uint64_t>(items.size(), NotOpen());
+  const auto scope = EntryFor(tenant);
+  if (!scope) return Refuse<uint64_t>(items.size(), scope.error());
+  CallMetrics::Call call(calls_, *parts_.runtime,
+                         items.size() == 1 ? Operation::kGet : Operation::kBatchGet);
+  std::vector<Result<uint64_t>> results = Refuse<uint64_t>(items.size(), Error{});
+  Batch<node::ReadItem> batch;
+  batch.items.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (Status status = CheckKey(items[i].key); !status) {
+      results[i] = std::move(status).error();
+      continue;
+    }
+    batch.items.push_back({node::MakeKeyRef(*scope, items[i].key), items[i].targets,
+                           TotalSize(items[i].targets), 0});
+    batch.index.push_back(i);
+  }
+  auto read = node::ReadValues(core_, {batch.items, false, {}, Deadline()});
+  for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
+  for (const auto& result : results) {
+    call.Item(result.code());
+    if (result.ok()) call.BytesOut(*result);
+  }
+  return results;
+}
+
+std::vector<Result<uint64_t>> LocalStore::GetManyAllocated(
+    std::span<const std::string_view> keys, std::string_view tenant,
+    const AllocateTarget& allocate) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return Refuse<uint64_t>(keys.size(), NotOpen());
+  const auto scope = EntryFor(tenant);
+  if (!scope) return Refuse<uint64_t>(keys.size(), scope.error());
+  CallMetrics::Call call(calls_, *parts_.runtime,
+                         keys.size() == 1 ? Operation::kGet : Operation::kBatchGet);
+  std::vector<Result<uint64_t>> results = Refuse<uint64_t>(keys.size(), Error{});
+  Batch<node::ReadItem> batch;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (Status status = CheckKey(keys[i]); !status) {
+      results[i] = std::move(status).error();
+      continue;
+    }
+    batch.items.push_back({node::MakeKeyRef(*scope, keys[i]), {}, 0, 0});
+    batch.index.push_back(i);
+  }
+  auto read = node::ReadValues(
+      core_, {batch.items, false,
+              [&](size_t k, uint64_t size) { return allocate(batch.index[k], size); },
+              Deadline()});
+  for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
+  for (const auto& result : results) {
+    call.Item(result.code());
+    if (result.ok()) call.BytesOut(*result);
+  }
+  return results;
+}
+
+std::vector<Result<uint64_t>> LocalStore::GetRanges(std::span<const RangeItem> items,
+                                                    std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return Refuse<uint64_t>(items.size(), NotOpen());
+  const auto scope = EntryFor(tenant);
+  if (!scope) return Refuse<uint64_t>(items.size(), scope.error());
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kGetRanges);
+  std::vector<Result<uint64_t>> results = Refuse<uint64_t>(items.size(), Error{});
+  Batch<node::ReadItem> batch;
+  batch.items.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (Status status = CheckKey(items[i].key); !status) {
+      results[i] = std::move(status).error();
+      continue;
+    }
+    batch.items.push_back({node::MakeKeyRef(*scope, items[i].key), {&items[i].target, 1},
+                           items[i].target.size(), items[i].offset});
+    batch.index.push_back(i);
+  }
+  auto read = node::ReadValues(core_, {batch.items, true, {}, Deadline()});
+  for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
+  for (const auto& result : results) {
+    call.Item(result.code());
+    if (result.ok()) call.BytesOut(*result);
+  }
+  return results;
+}
+
+std::vector<Result<Existence>> LocalStore::ExistMany(std::span<const std::string_view> keys,
+                                                     std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return Refuse<Existence>(keys.size(), NotOpen());
+  const auto scope = EntryFor(tenant);
+  if (!scope) return Refuse<Existence>(keys.size(), scope.error());
+  CallMetrics::Call call(calls_, *parts_.runtime,
+                         keys.size() == 1 ? Operation::kIsExist : Operation::kBatchIsExist);
+  std::vector<Result<Existence>> results = Refuse<Existence>(keys.size(), Error{});
+  Batch<node::KeyRef> batch;
+  batch.items.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (Status status = CheckKey(keys[i]); !status) {
+      results[i] = std::move(status).error();
+      continue;
+    }
+    batch.items.push_back(node::MakeKeyRef(*scope, keys[i]));
+    batch.index.push_back(i);
+  }
+  auto answers = node::ExistKeys(core_, batch.items, Deadline());
+  for (size_t k = 0; k < answers.size(); ++k) results[batch.index[k]] = std::move(answers[k]);
+  for (const auto& result : results) call.Item(result.code());
+  return results;
+}
+
+std::vector<Status> LocalStore::RemoveMany(std::span<const std::string_view> keys,
+                                           std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return Refuse<void>(keys.size(), NotOpen());
+  const auto scope = EntryFor(tenant);
+  if (!scope) return Refuse<void>(keys.size(), scope.error());
+  CallMetrics::Call call(calls_, *parts_.runtime,
+                         keys.size() == 1 ? Operation::kRemove : Operation::kBatchRemove);
+  std::vector<Status> statuses(keys.size());
+  Batch<node::KeyRef> batch;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (statuses[i] = CheckKey(keys[i]); !statuses[i]) continue;
+    batch.items.push_back(node::MakeKeyRef(*scope, keys[i]));
+    batch.index.push_back(i);
+  }
+  std::vector<Status> removed = node::RemoveKeys(core_, batch.items, Deadline());
+  for (size_t k = 0; k < removed.size(); ++k) statuses[batch.index[k]] = std::move(removed[k]);
+  for (const Status& status : statuses) call.Item(status.code());
+  return statuses;
+}
+
+Result<uint64_t> LocalStore::GetSize(std::string_view key, std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  MC_RETURN_IF_ERROR(CheckKey(key));
+  MC_TRY(const node::ScopeTable::Entry scope, EntryFor(tenant));
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kGetSize);
+  const node::KeyRef ref = node::MakeKeyRef(scope, key);
+  auto route = std::move(node::FindRoutes(core_, {&ref, 1}, Deadline())[0]);
+  call.Item(route.code());
+  if (!route) return std::move(route).error();
+  return route->size;
+}
+
+Result<RouteInfo> LocalStore::QueryRoute(std::string_view key, std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  MC_RETURN_IF_ERROR(CheckKey(key));
+  MC_TRY(const node::ScopeTable::Entry scope, EntryFor(tenant));
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kQueryRoute);
+  const node::KeyRef ref = node::MakeKeyRef(scope, key);
+  auto route = std::move(node::FindRoutes(core_, {&ref, 1}, Deadline())[0]);
+  call.Item(route.code());
+  if (!route) return std::move(route).error();
+  RouteInfo info;
+  info.key = routing::RouteKeyText(ScopeFor(tenant), key);
+  info.version = route->version;
+  info.size = route->size;
+  const node::ViewPtr view = core_.view();
+  for (const node::Place& place : route->replicas) {
+    ReplicaInfo& replica = info.replicas.emplace_back();
+    replica.owner = core_.names.NameOf(place.owner);
+    replica.segment_offset = place.offset;
+    replica.length = route->size;
+    replica.priority = static_cast<uint32_t>(info.replicas.size() - 1);
+    const routing::NodeIndex owner = view->FindName(replica.owner);
+    if (owner == routing::kNoNode) continue;
+    const auto& segments = view->node(owner).lease.segments;
+    if (place.segment < segments.size()) replica.segment_name = segments[place.segment].name;
+  }
+  return info;
+}
+
+Result<uint64_t> LocalStore::RemoveAll(std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kRemoveAll);
+  auto removed = node::RemoveScope(core_, ScopeFor(tenant), Deadline());
+  call.Item(removed.code());
+  return removed;
+}
+
+Status LocalStore::RegisterBuffer(void* data, size_t size) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kRegisterBuffer);
+  Status status = ranges_.Add(data, size);
+  call.Item(status.code());
+  return status;
+}
+
+Status LocalStore::UnregisterBuffer(void* data) {
+  {
+    base::Gate::Pass pass(parts_.node->gate());
+    if (!pass) return NotOpen();
+    CallMetrics::Call call(calls_, *parts_.runtime, Operation::kUnregisterBuffer);
+    Status status = ranges_.Remove(data);
+    call.Item(status.code());
+    if (!status) return status;
+  }
+  // Calls that may still use the range came before; wait until each of them has left.
+  base::MutexLock lock(turn_mu_);
+  const int side = parts_.node->gate().Turn();
+  const uint64_t limit_ms = Deadline();
+  while (!parts_.node->gate().Left(side) && parts_.runtime->NowMs() < limit_ms) {
+    parts_.runtime->Yield();
+  }
+  return Ok();
+}
+
+bool LocalStore::IsRegistered(const void* data, size_t size) const {
+  if (parts_.pool && parts_.pool->Contains(data, size)) return true;
+  return ranges_.Contains(data, size);
+}
+
+uint64_t LocalStore::LocalPoolCapacity() const {
+  return parts_.pool ? parts_.pool->capacity() : 0;
+}
+
+std::optional<MutableBytes> LocalStore::LocalPoolTryAcquire(size_t size) {
+  if (!parts_.pool || closed()) return std::nullopt;
+  return parts_.pool->TryAcquire(size);
+}
+
+void LocalStore::LocalPoolRelease(MutableBytes lease) {
+  if (parts_.pool) parts_.pool->Release(lease);
+}
+
+std::string LocalStore::Hostname() const { return parts_.node->endpoint(); }
+
+std::string LocalStore::NodeName() const { return parts_.node->name(); }
+
+Status LocalStore::Heartbeat() {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  return parts_.node->Heartbeat();
+}
+
+std::vector<SegmentInfo> LocalStore::ListSegments(bool all) {
+  std::vector<SegmentInfo> segments;
+  const auto add = [&](const std::string& owner, const std::string& endpoint,
+                       const SegmentRecord& record) {
+    SegmentInfo& info = segments.emplace_back();
+    info.owner = owner;
+    info.segment_name = record.name;
+    info.transport_endpoint = endpoint;
+    info.capacity_bytes = record.capacity_bytes;
+    info.used_bytes = record.used_bytes;
+    info.state = record.state == NodeState::kActive     ? "Active"
+                 : record.state == NodeState::kDraining ? "Draining"
+                                                        : "Retired";
+    info.alignment_bytes = allocator::kAlignment;
+    info.tags = {"dram"};
+  };
+  for (const node::SegmentStats& stats : core_.extents.Stats()) {
+    add(NodeName(), Hostname(),
+        {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state});
+  }
+  if (!all) return segments;
+  for (const routing::ViewNode& node : core_.view()->nodes()) {
+    if (node.lease.id.ToString() == NodeName()) continue;
+    for (const SegmentRecord& record : node.lease.segments) {
+      add(node.lease.id.ToString(), node.lease.endpoint, record);
+    }
+  }
+  return segments;
+}
+
+Status LocalStore::SetState(std::string_view text) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  MC_TRY(const NodeState state, metadata::ParseNodeState(text));
+  return parts_.node->SetState(state);
+}
+
+void LocalStore::RefreshGauges() {
+  Metrics& metrics = *parts_.metrics;
+  for (const node::SegmentStats& stats : core_.extents.Stats()) {
+    const Labels labels{{"runtime", NodeName()}, {"segment", stats.name}};
+    metrics.GetGauge("segment_capacity_bytes", labels)
+        .Set(static_cast<double>(stats.capacity_bytes));
+    metrics.GetGauge("segment_used_bytes", labels).Set(static_cast<double>(stats.used_bytes));
+  }
+  metrics.GetGauge("object_routes", {}).Set(static_cast<double>(core_.routes.route_count()));
+  metrics.GetGauge("registered_ranges", {}).Set(static_cast<double>(ranges_.size()));
+  metrics.GetGauge("membership_nodes", {})
+      .Set(static_cast<double>(core_.view()->nodes().size()));
+  metrics.GetGauge("membership_revision", {})
+      .Set(static_cast<double>(core_.view()->revision()));
+}
+
+std::string LocalStore::MetricsText() {
+  RefreshGauges();
+  return parts_.metrics->Text();
+}
+
+}  // namespace mooncake::client

@@ -1,0 +1,81 @@
+// LocalStore: the Store that is a node itself (real mode). Checks arguments, adds the scope,
+// counts, and hands over to the node's verbs.
+#pragma once
+
+#include <memory>
+
+#include "client/call_metrics.h"
+#include "client/memory_registry.h"
+#include "mooncake/store.h"
+#include "node/node.h"
+
+namespace mooncake::client {
+
+// What a LocalStore runs on, in order of construction.
+struct StoreParts {
+  std::unique_ptr<Runtime> runtime;
+  std::unique_ptr<Metrics> metrics;
+  std::unique_ptr<MetadataStore> metadata;
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<LocalPool> pool;  // May be null.
+  std::unique_ptr<node::Node> node;
+};
+
+class LocalStore final : public Store {
+ public:
+  LocalStore(const StoreConfig& config, StoreParts parts);
+  ~LocalStore() override;
+
+  void Close() override;
+  bool closed() const override { return closed_.load(); }
+  std::vector<Status> PutMany(std::span<const PutItem> items, const PutOptions& options) override;
+  std::vector<Result<uint64_t>> GetMany(std::span<const GetItem> items,
+                                        std::string_view tenant) override;
+  std::vector<Result<uint64_t>> GetManyAllocated(std::span<const std::string_view> keys,
+                                                 std::string_view tenant,
+                                                 const AllocateTarget& allocate) override;
+  std::vector<Result<uint64_t>> GetRanges(std::span<const RangeItem> items,
+                                          std::string_view tenant) override;
+  std::vector<Result<Existence>> ExistMany(std::span<const std::string_view> keys,
+                                           std::string_view tenant) override;
+  std::vector<Status> RemoveMany(std::span<const std::string_view> keys,
+                                 std::string_view tenant) override;
+  Result<uint64_t> GetSize(std::string_view key, std::string_view tenant) override;
+  Result<RouteInfo> QueryRoute(std::string_view key, std::string_view tenant) override;
+  Result<uint64_t> RemoveAll(std::string_view tenant) override;
+
+  Status RegisterBuffer(void* data, size_t size) override;
+  Status UnregisterBuffer(void* data) override;
+  bool IsRegistered(const void* data, size_t size) const override;
+  uint64_t LocalPoolCapacity() const override;
+  std::optional<MutableBytes> LocalPoolTryAcquire(size_t size) override;
+  void LocalPoolRelease(MutableBytes lease) override;
+
+  std::string Hostname() const override;
+  std::string NodeName() const override;
+  Status Heartbeat() override;
+  std::vector<SegmentInfo> ListSegments(bool all) override;
+  Status SetState(std::string_view state) override;
+  std::string MetricsText() override;
+
+ private:
+  routing::Scope ScopeFor(std::string_view tenant) const;
+  // The scope to use for a call, interned.
+  Result<node::ScopeTable::Entry> EntryFor(std::string_view tenant);
+  // Copies the good keys' refs and remembers where they belong; others get their error.
+  uint64_t Deadline() const;
+  void RefreshGauges();
+  template <typename T>
+  std::vector<Result<T>> Refuse(size_t count, const Error& error) const;
+
+  const StoreConfig config_;
+  StoreParts parts_;
+  RangeTable ranges_;
+  CallMetrics calls_;
+  node::Core& core_;
+  std::optional<node::ScopeTable::Entry> own_scope_;
+  base::Mutex turn_mu_;  // One UnregisterBuffer waits at a time.
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace mooncake::client

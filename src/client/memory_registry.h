@@ -1,0 +1,51 @@
+// Which memory a store may touch through raw pointers: ranges that callers registered, and the
+// local pool that BufferPool takes its leases from.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <shared_mutex>
+
+#include "allocator/extent_allocator.h"
+#include "base/mutex.h"
+#include "mooncake/bytes.h"
+#include "mooncake/result.h"
+#include "runtime/mapped_memory.h"
+
+namespace mooncake::client {
+
+// Registered ranges by base address. Registrations of one range nest; ranges may overlap.
+// Thread-safe.
+class RangeTable {
+ public:
+  // kInvalidArgument: null, empty, or wrapping around the address space.
+  Status Add(const void* data, size_t size);
+  // The most recent registration of this base goes. kNotFound: none.
+  Status Remove(const void* data);
+  // Whether the range lies within one registered range.
+  bool Contains(const void* data, size_t size) const;
+  size_t size() const;
+
+ private:
+  mutable std::shared_mutex mu_;
+  // base -> the sizes registered there, oldest first.
+  std::map<uintptr_t, std::vector<size_t>> ranges_;
+  size_t largest_ = 0;  // No range is larger; bounds the search for overlapping ones.
+};
+
+// A registered pool of fixed size, handed out in slices. Thread-safe.
+class LocalPool {
+ public:
+  static Result<std::unique_ptr<LocalPool>> Open(uint64_t size, uint64_t hugepage_bytes);
+  uint64_t capacity() const { return memory_.bytes().size(); }
+  std::optional<MutableBytes> TryAcquire(size_t size);
+  void Release(MutableBytes lease);
+  bool Contains(const void* data, size_t size) const;
+
+ private:
+  explicit LocalPool(MappedMemory memory);
+  MappedMemory memory_;
+  allocator::ExtentAllocator allocator_;
+};
+
+}  // namespace mooncake::client

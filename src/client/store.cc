@@ -1,0 +1,35 @@
+#include "mooncake/store.h"
+
+namespace mooncake {
+
+Status Store::Put(std::string_view key, ConstBytes value, const PutOptions& options) {
+  const PutItem item{key, {&value, 1}};
+  return std::move(PutMany({&item, 1}, options)[0]);
+}
+
+Result<std::string> Store::Get(std::string_view key, std::string_view tenant) {
+  std::string value;
+  auto result = GetManyAllocated({&key, 1}, tenant, [&](size_t, uint64_t size) {
+    value.resize(size);
+    return std::optional(MutableBytesAt(value.data(), value.size()));
+  });
+  if (!result[0].ok()) return std::move(result[0]).error();
+  return value;
+}
+
+Result<uint64_t> Store::GetInto(std::string_view key, MutableBytes target,
+                                std::string_view tenant) {
+  const GetItem item{key, {&target, 1}};
+  return std::move(GetMany({&item, 1}, tenant)[0]);
+}
+
+Result<bool> Store::Exists(std::string_view key, std::string_view tenant) {
+  MC_TRY(const Existence existence, std::move(ExistMany({&key, 1}, tenant)[0]));
+  return existence == Existence::kPresent;
+}
+
+Status Store::Remove(std::string_view key, std::string_view tenant) {
+  return std::move(RemoveMany({&key, 1}, tenant)[0]);
+}
+
+}  // namespace mooncake
