@@ -119,6 +119,10 @@ PyObject* BatchGet(PyObject* self, const CallArgs& args) {
   return GetMany(self, args, "batch_get", Form::kBytes, EmptyBytes);
 }
 
+PyObject* GetBatch(PyObject* self, const CallArgs& args) {
+  return GetMany(self, args, "get_batch", Form::kBytes, EmptyBytes);
+}
+
 PyObject* BatchGetBuffer(PyObject* self, const CallArgs& args) {
   return GetMany(self, args, "batch_get_buffer", Form::kView, None);
 }
@@ -133,7 +137,7 @@ const PyMethodDef kMethods[] = {
     Method<BatchGet>("batch_get",
                      "batch_get($self, keys, *, tenant=None)\n--\n\n"
                      "The values in the order of the keys, b\"\" for each that is missing."),
-    Method<BatchGet>("get_batch",
+    Method<GetBatch>("get_batch",
                      "get_batch($self, keys, *, tenant=None)\n--\n\n"
                      "The same as batch_get."),
     Method<BatchGetBuffer>("batch_get_buffer",

@@ -92,7 +92,7 @@ PyObject* Open(PyObject* self, const CallArgs& args) {
   State& state = StateOf(self);
   if (state.opening) return RaiseRuntime("setup: another thread is setting this store up");
   const Result<StoreConfig> config = ConfigFromValues(values, environment);
-  if (!config) return Raise(config.error());
+  if (!config) return RaiseValue("setup: %s", config.error().context.c_str());
 
   state.opening = true;
   Drop(state);

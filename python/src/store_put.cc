@@ -15,19 +15,18 @@ PyObject* OneStatus(const Call& call, const Status& status) {
   return call.Raises(status.error()) ? nullptr : PyLong_FromLong(-1);
 }
 
-constexpr Signature<4> kPut{"put", {"key", "value", "config", "tenant"}, 3, 2};
-
-PyObject* Put(PyObject* self, const CallArgs& args) {
+PyObject* PutValue(PyObject* self, const CallArgs& args, const char* method) {
+  const Signature<4> signature{method, {"key", "value", "config", "tenant"}, 3, 2};
   std::array<PyObject*, 4> given;
-  if (!ParseArgs(kPut, args, given)) return nullptr;
+  if (!ParseArgs(signature, args, given)) return nullptr;
   std::string_view key;
   HeldBytes value;
   PutSettings settings;
-  if (!KeyFrom(given[0], {"put", "key"}, &key) || !value.Hold(given[1], {"put", "value"}) ||
-      !settings.Parse("put", given[2], given[3])) {
+  if (!KeyFrom(given[0], {method, "key"}, &key) || !value.Hold(given[1], {method, "value"}) ||
+      !settings.Parse(method, given[2], given[3])) {
     return nullptr;
   }
-  const Call call(self, "put");
+  const Call call(self, method);
   if (!call) return nullptr;
   Status status;
   {
@@ -36,6 +35,10 @@ PyObject* Put(PyObject* self, const CallArgs& args) {
   }
   return OneStatus(call, status);
 }
+
+PyObject* Put(PyObject* self, const CallArgs& args) { return PutValue(self, args, "put"); }
+
+PyObject* Upsert(PyObject* self, const CallArgs& args) { return PutValue(self, args, "upsert"); }
 
 // The keywords of put_parts, whose parts are all the other positional arguments.
 constexpr Signature<2> kPutParts{"put_parts", {"config", "tenant"}, 0, 0};
@@ -148,9 +151,9 @@ const PyMethodDef kMethods[] = {
                 "put($self, key, value, config=None, *, tenant=None)\n--\n\n"
                 "Store a value, replacing an older one. `value` is any C-contiguous buffer.\n"
                 "Returns 0, or -1 when it could not be stored."),
-    Method<Put>("upsert",
-                "upsert($self, key, value, config=None, *, tenant=None)\n--\n\n"
-                "The same as put."),
+    Method<Upsert>("upsert",
+                   "upsert($self, key, value, config=None, *, tenant=None)\n--\n\n"
+                   "The same as put."),
     Method<PutParts>("put_parts",
                      "put_parts($self, key, *parts, config=None, tenant=None)\n--\n\n"
                      "Store the concatenation of the parts as one value. Returns 0 or -1."),

@@ -1,0 +1,213 @@
+"""Fixtures for tests through the public Python API against real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+
+MIB = 1 << 20
+NODE_MAIN = Path(__file__).with_name("node_main.py")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(check: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """The first true answer of ``check``; fails when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.02)
+
+
+class Redis:
+    """A private Redis server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), 1) as s,
+        ):
+            s.sendall(b"PING\r\n")
+            return s.recv(16).startswith(b"+PONG")
+        return False
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+class NodeProcess:
+    """A store in another process. Attributes are its methods: ``node.put("k", b"v")``."""
+
+    def __init__(self, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(NODE_MAIN)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environment},
+        )
+
+    def send(self, name: str, *args: Any, **kwargs: Any) -> None:
+        assert self.process.stdin is not None
+        pickle.dump((name, args, kwargs), self.process.stdin)
+        self.process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self.process.stdout is not None
+        good, answer = pickle.load(self.process.stdout)
+        if not good:
+            raise answer
+        return answer
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.send(name, *args, **kwargs)
+            return self.receive()
+
+        return call
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def cont(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Lets the process end by itself, as a program does."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.cont()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Redis]:
+    server = Redis(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite://{tmp_path}/cluster.db"
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def metadata_url(request: pytest.FixtureRequest) -> str:
+    """Of an empty cluster; the test runs once with each kind of metadata service."""
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis").url)
+    return str(request.getfixturevalue("sqlite_url"))
+
+
+def settings_for(url: str, **changes: Any) -> dict[str, Any]:
+    """A small storage node on the loopback."""
+    settings = {
+        "local_hostname": "127.0.0.1",
+        "metadata_url": url,
+        "global_segment_size": 64 * MIB,
+        "local_buffer_size": 16 * MIB,
+    }
+    return {**settings, **changes}
+
+
+@pytest.fixture
+def settings() -> Callable[..., dict[str, Any]]:
+    return settings_for
+
+
+@pytest.fixture
+def open_store() -> Iterator[Callable[..., MooncakeDistributedStore]]:
+    """Opens stores in this process; they are closed after the test."""
+    stores: list[MooncakeDistributedStore] = []
+
+    def open_one(url: str, **changes: Any) -> MooncakeDistributedStore:
+        store = MooncakeDistributedStore()
+        stores.append(store)
+        assert store.setup(settings_for(url, **changes)) == 0
+        return store
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(
+    open_store: Callable[..., MooncakeDistributedStore], sqlite_url: str
+) -> MooncakeDistributedStore:
+    return open_store(sqlite_url)
+
+
+@pytest.fixture
+def node() -> Iterator[Callable[..., NodeProcess]]:
+    """Starts stores in processes of their own; they end after the test."""
+    nodes: list[NodeProcess] = []
+
+    def start(url: str, **changes: Any) -> NodeProcess:
+        process = NodeProcess()
+        nodes.append(process)
+        assert process.setup(settings_for(url, **changes)) == 0
+        return process
+
+    yield start
+    for process in nodes:
+        if process.process.poll() is None:
+            process.end()
+
+
+@pytest.fixture
+def buffer(store: MooncakeDistributedStore) -> int:
+    """The address of 1 MiB of registered memory."""
+    address = MooncakeHostMemAllocator().alloc(MIB)
+    assert store.register_buffer(address, MIB) == 0
+    return address

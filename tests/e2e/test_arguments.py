@@ -1,0 +1,231 @@
+"""Wrong calls raise at once, and the text names the argument."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+
+LONGEST = "k" * (64 * 1024)
+
+# Methods whose first argument is a key, with arguments that would be right after it.
+KEY_METHODS: list[tuple[str, tuple[Any, ...]]] = [
+    ("put", (b"v",)),
+    ("upsert", (b"v",)),
+    ("put_parts", (b"v",)),
+    ("put_from", (0, 0)),
+    ("upsert_from", (0, 0)),
+    ("get", ()),
+    ("get_buffer", ()),
+    ("get_into", (0, 0)),
+    ("get_size", ()),
+    ("is_exist", ()),
+    ("query_route", ()),
+    ("remove", ()),
+]
+
+# Methods whose first argument is a list of keys, with what would be right for one key.
+LIST_METHODS: list[tuple[str, tuple[Any, ...]]] = [
+    ("batch_get", ()),
+    ("get_batch", ()),
+    ("batch_get_buffer", ()),
+    ("batch_is_exist", ()),
+    ("batch_remove", ()),
+    ("put_batch", ([b"v"],)),
+    ("upsert_batch", ([b"v"],)),
+    ("batch_put_from", ([0], [0])),
+    ("batch_get_into", ([0], [0])),
+    ("batch_put_from_multi_buffers", ([[0]], [[0]])),
+    ("batch_get_into_multi_buffers", ([[0]], [[0]])),
+]
+
+
+@pytest.mark.parametrize(("name", "rest"), KEY_METHODS)
+def test_keys_are_checked(
+    store: MooncakeDistributedStore, name: str, rest: tuple[Any, ...]
+) -> None:
+    method = getattr(store, name)
+    for bad in (None, 1, b"k", ["k"]):
+        with pytest.raises(TypeError, match=rf"{name}.*key.*str"):
+            method(bad, *rest)
+    for bad in ("", LONGEST + "k", "\ud800"):
+        with pytest.raises(ValueError):
+            method(bad, *rest)
+    with pytest.raises(TypeError):
+        method()
+    with pytest.raises(TypeError, match="surprise"):
+        method("k", *rest, surprise=1)
+    with pytest.raises(TypeError, match="tenant"):
+        method("k", *rest, tenant=1)
+
+
+@pytest.mark.parametrize(("name", "rest"), LIST_METHODS)
+def test_lists_of_keys_are_checked(
+    store: MooncakeDistributedStore, name: str, rest: tuple[Any, ...]
+) -> None:
+    method = getattr(store, name)
+    for bad in (None, 1, "k", b"k"):
+        with pytest.raises(TypeError):
+            method(bad, *rest)
+    with pytest.raises(TypeError, match=r"keys\[0\].*str"):
+        method([1], *rest)
+    for bad in ("", LONGEST + "k"):
+        with pytest.raises(ValueError, match=r"keys\[0\]"):
+            method([bad], *rest)
+    with pytest.raises(TypeError, match="tenant"):
+        method(["k"], *rest, tenant=b"t")
+    if rest:
+        with pytest.raises(ValueError, match="length.* 2 and 1"):
+            method(["a", "b"], *rest)
+
+
+@pytest.mark.parametrize("name", ["put", "upsert", "put_parts"])
+def test_values_are_buffers(store: MooncakeDistributedStore, name: str) -> None:
+    method = getattr(store, name)
+    for bad in ("text", 1, None, [b"v"]):
+        with pytest.raises(TypeError, match=rf"{name}.*(value|parts\[0\]).*bytes"):
+            method("k", bad)
+    with pytest.raises(TypeError, match="contiguous"):
+        method("k", memoryview(b"abcdef")[::2])
+
+
+@pytest.mark.parametrize("name", ["put", "put_batch", "put_from", "batch_put_from"])
+def test_config_is_checked(store: MooncakeDistributedStore, name: str) -> None:
+    method = getattr(store, name)
+    rest: dict[str, tuple[Any, ...]] = {
+        "put": ("k", b"v"),
+        "put_batch": (["k"], [b"v"]),
+        "put_from": ("k", 0, 0),
+        "batch_put_from": (["k"], [0], [0]),
+    }
+    for bad in (1, "x", {"replica_num": 1}):
+        with pytest.raises(TypeError, match="config.*ReplicateConfig"):
+            method(*rest[name], bad)
+    for config, field in [
+        (ReplicateConfig(replica_num=0), "replica_num"),
+        (ReplicateConfig(replica_num=-1), "replica_num"),
+        (ReplicateConfig(replica_num="2"), "replica_num"),  # type: ignore[arg-type]
+        (ReplicateConfig(preferred_segment=1), "preferred_segment"),  # type: ignore[arg-type]
+        (ReplicateConfig(preferred_segments="ab"), "preferred_segments"),  # type: ignore[arg-type]
+        (ReplicateConfig(preferred_storage_owners=[1]), "preferred_storage_owners"),  # type: ignore[list-item]
+    ]:
+        with pytest.raises((TypeError, ValueError), match=field):
+            method(*rest[name], config=config)
+
+
+@pytest.mark.parametrize("name", ["put_from", "get_into", "upsert_from"])
+def test_pointers_and_sizes_are_checked(store: MooncakeDistributedStore, name: str) -> None:
+    method = getattr(store, name)
+    for bad in (-1, 1 << 64):
+        with pytest.raises(ValueError, match="ptr"):
+            method("k", bad, 1)
+        with pytest.raises(ValueError, match="size"):
+            method("k", 1, bad)
+    for bad in ("1", 1.0, None, True, b"1"):
+        with pytest.raises(TypeError, match="ptr"):
+            method("k", bad, 1)
+        with pytest.raises(TypeError, match="size"):
+            method("k", 1, bad)
+
+
+@pytest.mark.parametrize("name", ["batch_put_from", "batch_get_into"])
+def test_raw_batches_are_checked(store: MooncakeDistributedStore, name: str) -> None:
+    method = getattr(store, name)
+    with pytest.raises(TypeError, match=r"ptrs\[1\]"):
+        method(["a", "b"], [1, "2"], [1, 1])
+    with pytest.raises(ValueError, match=r"sizes\[0\]"):
+        method(["a", "b"], [1, 2], [-1, 1])
+    with pytest.raises(ValueError, match="sizes"):
+        method(["a", "b"], [1, 2], [1])
+    with pytest.raises(TypeError, match="ptrs and sizes"):
+        method(["a"], [1])
+    with pytest.raises(ValueError, match=r"items\[0\].*3"):
+        method([("a", 1)])
+    with pytest.raises(TypeError):
+        method([1])
+
+
+@pytest.mark.parametrize("name", ["batch_put_from_multi_buffers", "batch_get_into_multi_buffers"])
+def test_multi_buffer_rows_are_checked(store: MooncakeDistributedStore, name: str) -> None:
+    method = getattr(store, name)
+    with pytest.raises(ValueError, match=r"ptrs\[0\] and .*sizes\[0\].* 2 and 1"):
+        method(["a"], [[1, 2]], [[1]])
+    with pytest.raises(TypeError, match=r"ptrs\[0\]"):
+        method(["a"], [1], [1])
+    with pytest.raises(TypeError, match=r"sizes\[0\]\[1\]"):
+        method(["a"], [[1, 2]], [[1, "2"]])
+    with pytest.raises(ValueError, match=r"items\[0\]"):
+        method([("a",)])
+
+
+def test_batch_put_takes_one_form(store: MooncakeDistributedStore) -> None:
+    for args, kwargs in [
+        ((), {}),
+        (([("k", b"v")],), {"keys": ["k"], "values": [b"v"]}),
+        ((), {"keys": ["k"]}),
+        ((), {"values": [b"v"]}),
+    ]:
+        with pytest.raises(TypeError, match="items"):
+            store.batch_put(*args, **kwargs)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="length"):
+        store.batch_put(keys=["a", "b"], values=[b"v"])
+    with pytest.raises(ValueError, match=r"items\[0\]"):
+        store.batch_put([("k",)])
+    with pytest.raises(TypeError, match=r"values\[1\]"):
+        store.batch_put([("a", b""), ("b", 1)])
+
+
+def test_ranges_are_checked(store: MooncakeDistributedStore) -> None:
+    with pytest.raises(ValueError, match="all_keys"):
+        store.get_into_ranges([1], [], [], [], [])
+    with pytest.raises(ValueError, match="buffer_sizes"):
+        store.get_into_ranges([1], [["k"]], [[[0]]], [[[0]]], [[[1]]], buffer_sizes=[])
+    with pytest.raises(TypeError, match="buffer_ptrs"):
+        store.get_into_ranges(["x"], [["k"]], [[[0]]], [[[0]]], [[[1]]])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="all_sizes"):
+        store.get_into_ranges([1], [["k"]], [[[0]]], [[[0]]], [[]])
+
+
+def test_registration_is_checked(store: MooncakeDistributedStore) -> None:
+    with pytest.raises(TypeError, match="size"):
+        store.register_buffer(1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="ptr"):
+        store.register_buffer("x", 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="size"):
+        store.register_buffer(1, -1)
+    with pytest.raises(TypeError, match="ptr"):
+        store.unregister_buffer(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="size"):
+        store.local_buffer_pool_try_acquire(-1)
+
+
+def test_odd_keys_round_trip(store: MooncakeDistributedStore) -> None:
+    keys = ["a\0b", "/", ":", "{x}", "клю́ч", "鍵", " ", "\n", "a::b", "default::x", LONGEST, "🥮"]
+    for i, key in enumerate(keys):
+        assert store.put(key, str(i).encode()) == 0
+    assert store.batch_get(keys) == [str(i).encode() for i in range(len(keys))]
+    assert [store.get(key) for key in keys] == store.batch_get(keys)
+    assert store.batch_is_exist(keys) == [1] * len(keys)
+
+
+def test_empty_lists_are_fine(store: MooncakeDistributedStore) -> None:
+    assert store.batch_put([]) == 0
+    assert store.put_batch([], []) == 0
+    assert store.batch_get([]) == []
+    assert store.batch_get_buffer([]) == []
+    assert store.batch_is_exist([]) == []
+    assert store.batch_remove([]) == []
+    assert store.batch_put_from([], [], []) == []
+    assert store.batch_get_into([], [], []) == []
+    assert store.batch_put_from_multi_buffers([], [], []) == []
+    assert store.batch_get_into_multi_buffers([], [], []) == []
+    assert store.get_into_ranges([], [], [], [], []) == []
+
+
+def test_any_iterable_of_ints_will_do(store: MooncakeDistributedStore, buffer: int) -> None:
+    ctypes.memset(buffer, 7, 64)
+    numbers = (ctypes.c_uint64 * 2)(buffer, buffer + 32)
+    assert store.batch_put_from(("a", "b"), numbers, (n for n in (32, 16))) == [0, 0]
+    assert store.batch_get({"a": 1, "b": 2}.keys()) == [b"\7" * 32, b"\7" * 16]

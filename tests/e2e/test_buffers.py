@@ -1,0 +1,182 @@
+"""Registered memory, the allocator and leases of the pool."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+
+MIB = 1 << 20
+
+
+def test_unregistered_memory_is_refused(
+    store: MooncakeDistributedStore, buffer: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stray = ctypes.create_string_buffer(b"stray", 64)
+    address = ctypes.addressof(stray)
+    store.put("k", b"value")
+    assert store.put_from("x", address, 64) < 0
+    assert store.get_into("k", address, 64) < 0
+    assert store.put_from("x", buffer + MIB - 10, 11) < 0
+    assert store.get_into("k", buffer + MIB - 4, 5) < 0
+    assert store.put_from("x", 0, 1) < 0
+    assert store.put_from("x", (1 << 64) - 1, 5) < 0
+    assert store.batch_put_from(["x", "y"], [address, buffer], [8, 8])[0] < 0
+    assert store.batch_put_from_multi_buffers(["x"], [[buffer, address]], [[1, 1]])[0] < 0
+    assert store.get_into_ranges([address], [["k"]], [[[0]]], [[[0]]], [[[5]]])[0][0][0] < 0
+    assert stray.raw[:5] == b"stray" and not store.is_exist("x") and store.is_exist("y")
+    assert hex(address) in capfd.readouterr().err
+
+
+def test_registrations_nest(store: MooncakeDistributedStore) -> None:
+    address = MooncakeHostMemAllocator().alloc(4096)
+    assert store.register_buffer(address, 4096) == 0
+    assert store.register_buffer(address, 4096) == 0
+    assert store.unregister_buffer(address) == 0
+    assert store.put_from("k", address, 4096) == 0
+    assert store.unregister_buffer(address, 4096) == 0
+    assert store.put_from("k", address, 4096) == -1
+    assert store.unregister_buffer(address) == -1
+    assert store.register_buffer(0, 4096) == -1
+    assert store.unregister_buffer(12345) == -1
+
+
+def test_many_threads_register(store: MooncakeDistributedStore) -> None:
+    address = MooncakeHostMemAllocator().alloc(64 * 4096)
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        for i in range(200):
+            base = address + (seed * 7 + i) % 32 * 4096
+            size = (1 + (seed + i) % 3) * 4096
+            if store.register_buffer(base, size) != 0 or store.unregister_buffer(base) != 0:
+                failures.append(f"{seed} {i}")
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(16)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert failures == []
+    assert store.put_from("k", address, 1) == -1
+
+
+def test_new_memory_at_an_old_address(store: MooncakeDistributedStore) -> None:
+    allocator = MooncakeHostMemAllocator()
+    address = allocator.alloc(MIB)
+    assert store.register_buffer(address, MIB) == 0
+    ctypes.memset(address, 1, MIB)
+    assert store.put_from("old", address, MIB) == 0
+    assert store.unregister_buffer(address) == 0
+    allocator.free(address)
+    again = allocator.alloc(MIB)
+    ctypes.memset(again, 2, MIB)
+    assert store.register_buffer(again, MIB) == 0
+    assert store.put_from("new", again, MIB) == 0
+    assert store.get("new") == b"\2" * MIB and store.get("old") == b"\1" * MIB
+
+
+def test_leases_outlive_the_store(store: MooncakeDistributedStore) -> None:
+    assert store.local_buffer_pool_capacity() == 16 * MIB
+    lease = store.local_buffer_pool_try_acquire(4096)
+    assert lease is not None and lease.size == 4096
+    assert store.put_from("k", lease.ptr, 4096) == 0
+    assert store.local_buffer_pool_try_acquire(17 * MIB) is None
+    store.close()
+    ctypes.memset(lease.ptr, 1, 4096)
+    lease.release()
+    lease.release()
+    with pytest.raises(RuntimeError, match="closed"):
+        _ = lease.ptr
+
+
+def test_leases_come_back_when_collected(store: MooncakeDistributedStore) -> None:
+    for _ in range(64):
+        lease = store.local_buffer_pool_try_acquire(8 * MIB)
+        assert lease is not None
+        del lease
+        gc.collect(0)
+
+
+def test_a_store_without_a_pool(
+    open_store: Callable[..., MooncakeDistributedStore], sqlite_url: str
+) -> None:
+    store = open_store(sqlite_url, local_buffer_size=0)
+    assert store.local_buffer_pool_capacity() == 0
+    assert store.local_buffer_pool_try_acquire(1) is None
+    assert store.put("k", b"v") == 0 and store.get("k") == b"v"
+
+
+def test_allocator() -> None:
+    allocator = MooncakeHostMemAllocator()
+    address = allocator.alloc(5000)
+    assert address % mmap.PAGESIZE == 0
+    ctypes.memset(address, 255, 5000)
+    assert MooncakeHostMemAllocator().free(address) == 0
+    with pytest.raises(KeyError):
+        allocator.free(address)
+    with pytest.raises(KeyError):
+        allocator.free(address + 1)
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match=f"size.*{bad}"):
+            allocator.alloc(bad)
+    with pytest.raises(TypeError, match="size"):
+        allocator.alloc("1MB")  # type: ignore[arg-type]
+    for huge in (1 << 50, 1 << 63, 1 << 70):
+        with pytest.raises((RuntimeError, ValueError), match=str(huge)):
+            allocator.alloc(huge)
+    with pytest.raises(RuntimeError) as refused:
+        allocator.alloc(1 << 50)
+    assert isinstance(refused.value, MemoryError)
+
+
+def test_allocator_gives_everything_back() -> None:
+    allocator = MooncakeHostMemAllocator()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(1000):
+        allocator.free(allocator.alloc(64 * 1024))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_hugepage_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bad in ("3MB", 12345, True, "1TB"):
+        with pytest.raises(ValueError, match="2MB.*1GB"):
+            MooncakeHostMemAllocator(hugepage_size=bad)
+    with open("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") as file:
+        free = int(file.read())
+    allocator = MooncakeHostMemAllocator(use_hugepage=True, hugepage_size="2MB")
+    if free >= 2:
+        address = allocator.alloc(3 * MIB)
+        ctypes.memset(address, 1, 3 * MIB)
+        allocator.free(address)
+    elif free == 0:
+        with pytest.raises(RuntimeError, match="3145728.*huge"):
+            allocator.alloc(3 * MIB)
+        monkeypatch.setenv("MC_STORE_HUGEPAGE_SIZE", "1GB")
+        with pytest.raises(RuntimeError, match="huge"):
+            MooncakeHostMemAllocator().alloc(1)
+    assert MooncakeHostMemAllocator(use_hugepage=False).alloc(1) > 0
+
+
+def test_the_gil_is_free_during_calls(store: MooncakeDistributedStore, buffer: int) -> None:
+    """Another thread makes progress while a long batch runs."""
+    keys = [f"k{i}" for i in range(20_000)]
+    ticks = 0
+    done = threading.Event()
+
+    def work() -> None:
+        store.batch_put_from(keys, [buffer] * len(keys), [64] * len(keys))
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    while not done.wait(0.001):
+        ticks += 1
+    worker.join()
+    assert ticks > 0

@@ -1,0 +1,124 @@
+"""What the package offers, and what importing it costs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+import weakref
+
+import mooncake
+import mooncake.buffer_pool
+import mooncake.store
+import mooncake.store.rs.buffer_pool
+import mooncake.store.rs.store
+import pytest
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_import_mooncake_is_cheap() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import mooncake;"
+        "new = {m for m in sys.modules if m.startswith('mooncake')};"
+        "assert new == {'mooncake'}, new;"
+        "assert 'numpy' not in sys.modules and 'torch' not in sys.modules"
+    )
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_of_the_store_loads_no_array_library_and_prints_nothing() -> None:
+    code = (
+        "import sys, mooncake.store; from mooncake.store import MooncakeDistributedStore;"
+        "MooncakeDistributedStore();"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    done = run(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_one_object_under_all_names() -> None:
+    assert mooncake.BufferPool is mooncake.store.BufferPool
+    assert mooncake.buffer_pool.BufferPool is mooncake.store.BufferPool
+    assert mooncake.store.rs.buffer_pool.BufferPool is mooncake.store.BufferPool
+    for name in mooncake.store.__all__:
+        assert getattr(mooncake.store.rs.store, name) is getattr(mooncake.store, name)
+    assert set(mooncake.store.__all__) <= set(dir(mooncake.store))
+
+
+def test_names_that_do_not_exist() -> None:
+    for module in (mooncake, mooncake.store, mooncake.buffer_pool, mooncake.store.rs.store):
+        assert not hasattr(module, "RegisteredBufferPool")
+    assert not hasattr(mooncake.store, "EngramStore")
+    with pytest.raises(ImportError):
+        importlib.import_module("mooncake.engine")
+    assert not hasattr(MooncakeDistributedStore(), "no_such_method")
+
+
+@pytest.mark.parametrize("backend", ["rs", "cpp"])
+def test_both_backend_names_select_this_store(backend: str) -> None:
+    code = (
+        "from mooncake.store import MooncakeDistributedStore as S; assert S().health_check() == 1"
+    )
+    assert run(code, MOONCAKE_STORE_BACKEND=backend).returncode == 0
+
+
+@pytest.mark.parametrize("backend", ["", "CPP", "store-rs", "rust"])
+def test_other_backend_names_are_refused(backend: str) -> None:
+    done = run("import mooncake.store", MOONCAKE_STORE_BACKEND=backend)
+    assert done.returncode != 0
+    assert "ValueError" in done.stderr and "must be exactly 'cpp' or 'rs'" in done.stderr
+
+
+def test_the_class_can_be_extended() -> None:
+    class Store(MooncakeDistributedStore):
+        def __init__(self, label: str) -> None:
+            super().__init__()
+            self.label = label
+
+        def get(self, key: str, *, tenant: str | None = None) -> bytes:
+            return b"mine"
+
+    store = Store("x")
+    assert store.label == "x" and store.get("k") == b"mine" and store.health_check() == 1
+    reference = weakref.ref(store)
+    del store
+    assert reference() is None
+    with pytest.raises(TypeError):
+        MooncakeDistributedStore(1)  # type: ignore[call-arg]
+
+
+def test_methods_have_signatures_and_documentation() -> None:
+    for name, method in inspect.getmembers(MooncakeDistributedStore, callable):
+        if not name.startswith("_"):
+            assert inspect.getdoc(method), name
+            assert inspect.signature(method), name
+    put = inspect.signature(MooncakeDistributedStore.put)
+    assert list(put.parameters) == ["self", "key", "value", "config", "tenant"]
+
+
+def test_replicate_config() -> None:
+    config = ReplicateConfig(replica_num=2, preferred_segments=["a"])
+    twin = config.copy()
+    assert twin == config
+    twin.preferred_segments.append("b")
+    assert config.preferred_segments == ["a"] and config.prefer_local is True
+    config.group_ids = ["g"]  # type: ignore[attr-defined]
+    assert not hasattr(ReplicateConfig(), "group_ids")
+
+
+def test_dummy_mode_says_that_it_is_not_there_yet() -> None:
+    with pytest.raises(RuntimeError, match="not supported yet"):
+        MooncakeDistributedStore().setup_dummy(1, 1, "127.0.0.1:1")
