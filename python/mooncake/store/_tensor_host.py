@@ -220,7 +220,7 @@ def to_user(host: HostTensor, framework: str) -> Any:
         [1.0, 2.0]
     """
     if framework == "numpy":
-        return host.data.view(_numpy_dtype(host.dtype)).reshape(host.shape)
+        return host.data.view(numpy_dtype(host.dtype)).reshape(host.shape)
     torch = importlib.import_module("torch")
     dtype = getattr(torch, host.dtype.name, None)
     if dtype is None:
@@ -230,7 +230,7 @@ def to_user(host: HostTensor, framework: str) -> Any:
     return torch.from_numpy(host.data).view(dtype).reshape(host.shape)
 
 
-def _numpy_dtype(dtype: DType) -> npt.DTypeLike:
+def numpy_dtype(dtype: DType) -> npt.DTypeLike:
     try:
         return np.dtype(dtype.name)
     except TypeError:
