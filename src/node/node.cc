@@ -68,6 +68,8 @@ Status Node::Open() {
   });
   if (config_.initial_state == NodeState::kStandby) return Ok();
   MC_RETURN_IF_ERROR(SetState(config_.initial_state));
+  // The others would learn of it within a second; a read right after the join must not wait.
+  TellAll(membership_->view()->revision());
   return Ok();
 }
 
@@ -143,7 +145,6 @@ void Node::TellAll(uint64_t revision) {
   std::vector<v1::PingRequest> pings;
   for (const routing::ViewNode& node : view->nodes()) {
     if (node.lease.id == membership_->self() || !node.readable) continue;
-    if (!node.authority) continue;  // Others learn of it by their poll.
     peers.push_back(&node);
     v1::PingRequest& ping = pings.emplace_back();
     peers_->FillOrigin(false, ping.mutable_origin());
