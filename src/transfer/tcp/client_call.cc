@@ -110,6 +110,7 @@ Progress ClientCall::FinishConnect(int flags) {
   }
   moved_ = true;
   MakeBlocking(fd(), context_.options.slice_ms);
+  TuneSameHost(fd());
   if (context_.options.secret.empty()) {
     PrepareRequest();
     hello_pending_ = true;
@@ -187,7 +188,9 @@ size_t ClientCall::Wanted() const {
   if (phase_ == Phase::kAwaitVerdict) return sizeof(Verdict);
   const std::string_view view = connection_->in.View();
   if (view.size() < sizeof(FrameHeader)) return sizeof(FrameHeader);
-  return sizeof(FrameHeader) + ReadWire<FrameHeader>(view.data()).message_size;
+  const auto header = ReadWire<FrameHeader>(view.data());
+  // What is not sane is refused by OnReplyHead; nothing more is read for it.
+  return sizeof(FrameHeader) + (IsSane(header, true) ? header.message_size : 0);
 }
 
 Progress ClientCall::AfterSend(Io io) {

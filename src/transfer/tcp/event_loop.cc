@@ -138,6 +138,7 @@ void EventLoop::AcceptSome(uint64_t now_ms) {
       continue;
     }
     TuneConnection(fd.get(), 0);  // The buffer sizes come from the listener.
+    TuneSameHost(fd.get());
     accepted_(std::move(fd));
   }
 }

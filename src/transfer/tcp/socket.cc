@@ -35,6 +35,13 @@ Result<AddressList> Lookup(const std::string& host, const std::string& port, int
   return AddressList(found, &freeaddrinfo);
 }
 
+const in_addr& V4Of(const SocketAddress& address) {
+  return reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr;
+}
+const in6_addr& V6Of(const SocketAddress& address) {
+  return reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr;
+}
+
 void SetInt(int fd, int level, int option, int value) {
   // A refused option costs speed, not correctness.
   (void)setsockopt(fd, level, option, &value, sizeof value);
@@ -123,6 +130,20 @@ void MakeBlocking(int fd, uint32_t slice_ms) {
 void TuneConnection(int fd, int buffer_bytes) {
   SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetBuffers(fd, buffer_bytes);
+}
+
+void TuneSameHost(int fd) {
+  SocketAddress local, peer;
+  local.size = peer.size = sizeof local.storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local.storage), &local.size) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer.storage), &peer.size) != 0) {
+    return;
+  }
+  const bool same = local.get()->sa_family == AF_INET
+                        ? V4Of(local).s_addr == V4Of(peer).s_addr
+                        : std::memcmp(&V6Of(local), &V6Of(peer), sizeof(in6_addr)) == 0;
+  static constexpr char kPlain[] = "reno";  // Always there, and open to everybody.
+  if (same) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kPlain, sizeof kPlain - 1);
 }
 
 bool LooksAlive(int fd) {

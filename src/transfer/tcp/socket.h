@@ -60,6 +60,11 @@ void MakeBlocking(int fd, uint32_t slice_ms);
 // Options of every connection: no delay of small segments; buffers of `buffer_bytes` unless 0.
 void TuneConnection(int fd, int buffer_bytes);
 
+// For a connected descriptor whose peer is on this host: a congestion control that does not pace.
+// A pacing one (bbr) takes the loopback for a slow network every now and then, and streams of
+// 1 MiB then run at half the speed.
+void TuneSameHost(int fd);
+
 // Whether an idle connection is still usable: nothing to read and no end seen.
 bool LooksAlive(int fd);
 

@@ -35,10 +35,12 @@ struct TcpOptions {
 
   // How often a waiting call looks for Close, interrupts and its limits.
   uint32_t slice_ms = 200;
-  // SO_SNDBUF and SO_RCVBUF; 0 leaves both to the kernel's own tuning.
+  // SO_SNDBUF and SO_RCVBUF; 0 leaves both to the kernel's own tuning, which measured the same
+  // as 4 MiB on loopback and takes no memory for small calls.
   int buffer_bytes = 0;
-  // Handed to the network, and to OnSend and OnReceive, at once.
-  uint32_t send_chunk_bytes = 256u << 10;
+  // Handed to the network, and to OnSend and OnReceive, at once: half of a usual second-level
+  // cache. Smaller sends wake the peer more often (1 MiB puts: 10 % slower at 256 KiB).
+  uint32_t send_chunk_bytes = 512u << 10;
   uint32_t receive_chunk_bytes = 256u << 10;
 
   // Serving.
