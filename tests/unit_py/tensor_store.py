@@ -8,6 +8,8 @@ import numpy as np
 from fake_store import FakeStore
 from mooncake.store._tensors import ParallelAxis, ReadTarget, TensorMethods, TensorParallelism
 
+NUMPY = {"framework": "numpy"}
+
 
 class TensorStore(TensorMethods, FakeStore):
     """In-memory store for tensor tests."""
@@ -43,3 +45,13 @@ FULL = ReadTarget("full")
 def piece(array: Any, rank: int, size: int, dim: int = 0) -> Any:
     """Shard ``rank`` of ``size`` of an array."""
     return np.split(array, size, axis=dim)[rank]
+
+
+def grid(*shape: int, dtype: str = "i4") -> Any:
+    return (np.arange(int(np.prod(shape))) % 251).astype(dtype).reshape(shape)
+
+
+def same(got: Any, wanted: Any) -> None:
+    assert got.dtype == wanted.dtype
+    assert got.shape == wanted.shape
+    assert got.tobytes() == wanted.tobytes()

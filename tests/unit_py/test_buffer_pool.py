@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -302,7 +303,7 @@ def test_waiters_are_served_in_order_and_nobody_overtakes() -> None:
         lease.release()
 
     threads = []
-    for name, size in enumerate([900, 10, 10]):
+    for name, size in enumerate([900, 200, 10]):
         threads.append(threading.Thread(target=wait, args=(name, size)))
         threads[-1].start()
         wait_until(lambda: pool.stats()["waiters"] == len(threads))
@@ -340,6 +341,28 @@ def test_a_timed_out_head_lets_the_next_waiter_through() -> None:
     first.join()
     second.join()
     held.release()
+
+
+def test_an_interrupted_wait_leaves_the_queue() -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    _, pool = make(max_regions=1)
+    lease = pool.acquire(1)
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(Stop):
+            pool.acquire(1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert pool.stats()["waiters"] == 0
+    lease.release()
+    pool.acquire(1, False).release()
+    pool.close()
 
 
 def test_many_threads_never_pass_the_limits_and_leave_nothing() -> None:

@@ -339,12 +339,12 @@ class BufferPool:
             if keep_grant and not granted:
                 self._check_open()
                 raise BufferPoolError(self._shortage(why, waiter.size))
-            if granted and not keep_grant:
-                self._inflight -= 1
-                self._returns.append((waiter.size, None))
         finally:
             self._book()
             self._leave()
+        if granted and not keep_grant:
+            self._settle()
+            self.give_back(waiter.size, None)
 
     def _shortage(self, what: str, size: int) -> str:
         regions = "" if self._max_regions is None else f" of {self._max_regions}"

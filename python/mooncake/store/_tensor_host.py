@@ -135,7 +135,10 @@ def _as_array(key: str, tensor: Any) -> npt.NDArray[Any]:
     if hasattr(tensor, "__dlpack__"):
         try:
             return np.from_dlpack(tensor)
-        except (BufferError, RuntimeError) as error:
+        except (BufferError, RuntimeError, TypeError) as error:
+            # NumPy's DLPack has no bfloat16; the library's own conversion may.
+            if hasattr(tensor, "__array__"):
+                return _own_conversion(key, tensor)
             raise ValueError(f"{key!r}: the DLPack tensor is not usable: {error}") from error
     try:
         return np.asarray(memoryview(tensor))
@@ -143,6 +146,13 @@ def _as_array(key: str, tensor: Any) -> npt.NDArray[Any]:
         raise TypeError(
             f"{key!r}: a tensor, an array or a buffer is needed, not {type(tensor).__name__}"
         ) from error
+
+
+def _own_conversion(key: str, tensor: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(tensor)
+    except Exception as error:
+        raise ValueError(f"{key!r}: the tensor is not in host memory: {error}") from error
 
 
 def _from_array(key: str, array: npt.NDArray[Any]) -> HostTensor:
