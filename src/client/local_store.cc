@@ -68,6 +68,11 @@ std::vector<Result<T>> LocalStore::Refuse(size_t count, const Error& error) cons
   return results;
 }
 
+std::vector<Result<uint64_t>> LocalStore::Read(const node::ReadRequest& request) {
+  if (parts_.hot) return parts_.hot->Read(core_, request, 0);
+  return node::ReadValues(core_, request);
+}
+
 std::vector<Status> LocalStore::PutMany(std::span<const PutItem> items,
                                         const PutOptions& options) {
   base::Gate::Pass pass(parts_.node->gate());
@@ -86,8 +91,11 @@ std::vector<Status> LocalStore::PutMany(std::span<const PutItem> items,
     batch.index.push_back(i);
     call.BytesIn(size);
   }
-  const node::WriteOptions write{options.replicate, options.if_absent, Deadline()};
+  const node::WriteOptions write{options.replicate, options.if_absent, Deadline(), {}};
   std::vector<Status> written = node::WriteValues(core_, batch.items, write);
+  if (parts_.hot) {
+    for (const node::WriteItem& item : batch.items) parts_.hot->Erase(item.ref);
+  }
   for (size_t k = 0; k < written.size(); ++k) statuses[batch.index[k]] = std::move(written[k]);
   for (const Status& status : statuses) call.Item(status.code());
   return statuses;
@@ -113,7 +121,7 @@ std::vector<Result<uint64_t>> LocalStore::GetMany(std::span<const GetItem> items
                            TotalSize(items[i].targets), 0});
     batch.index.push_back(i);
   }
-  auto read = node::ReadValues(core_, {batch.items, false, {}, Deadline()});
+  auto read = Read({batch.items, false, {}, Deadline()});
   for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
   for (const auto& result : results) {
     call.Item(result.code());
@@ -141,10 +149,9 @@ std::vector<Result<uint64_t>> LocalStore::GetManyAllocated(
     batch.items.push_back({node::MakeKeyRef(*scope, keys[i]), {}, 0, 0});
     batch.index.push_back(i);
   }
-  auto read = node::ReadValues(
-      core_, {batch.items, false,
-              [&](size_t k, uint64_t size) { return allocate(batch.index[k], size); },
-              Deadline()});
+  auto read = Read({batch.items, false,
+                    [&](size_t k, uint64_t size) { return allocate(batch.index[k], size); },
+                    Deadline()});
   for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
   for (const auto& result : results) {
     call.Item(result.code());
@@ -172,7 +179,7 @@ std::vector<Result<uint64_t>> LocalStore::GetRanges(std::span<const RangeItem> i
                            items[i].target.size(), items[i].offset});
     batch.index.push_back(i);
   }
-  auto read = node::ReadValues(core_, {batch.items, true, {}, Deadline()});
+  auto read = Read({batch.items, true, {}, Deadline()});
   for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
   for (const auto& result : results) {
     call.Item(result.code());
@@ -222,6 +229,9 @@ std::vector<Status> LocalStore::RemoveMany(std::span<const std::string_view> key
     batch.index.push_back(i);
   }
   std::vector<Status> removed = node::RemoveKeys(core_, batch.items, Deadline());
+  if (parts_.hot) {
+    for (const node::KeyRef& ref : batch.items) parts_.hot->Erase(ref);
+  }
   for (size_t k = 0; k < removed.size(); ++k) statuses[batch.index[k]] = std::move(removed[k]);
   for (const Status& status : statuses) call.Item(status.code());
   return statuses;
@@ -274,6 +284,9 @@ Result<uint64_t> LocalStore::RemoveAll(std::string_view tenant) {
   if (!pass) return NotOpen();
   CallMetrics::Call call(calls_, *parts_.runtime, Operation::kRemoveAll);
   auto removed = node::RemoveScope(core_, ScopeFor(tenant), Deadline());
+  if (parts_.hot) {
+    if (const auto scope = EntryFor(tenant); scope.ok()) parts_.hot->EraseScope(scope->index);
+  }
   call.Item(removed.code());
   return removed;
 }
@@ -379,6 +392,7 @@ void LocalStore::RefreshGauges() {
         .Set(static_cast<double>(stats.capacity_bytes));
     metrics.GetGauge("segment_used_bytes", labels).Set(static_cast<double>(stats.used_bytes));
   }
+  if (parts_.hot) parts_.hot->RefreshGauges();
   metrics.GetGauge("object_routes", {}).Set(static_cast<double>(core_.routes.route_count()));
   metrics.GetGauge("registered_ranges", {}).Set(static_cast<double>(ranges_.size()));
   metrics.GetGauge("membership_nodes", {})

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "client/call_metrics.h"
+#include "client/hot_reads.h"
 #include "client/memory_registry.h"
 #include "mooncake/store.h"
 #include "node/node.h"
@@ -18,6 +19,7 @@ struct StoreParts {
   std::unique_ptr<MetadataStore> metadata;
   std::unique_ptr<Transport> transport;
   std::unique_ptr<LocalPool> pool;  // May be null.
+  std::unique_ptr<HotReads> hot;    // May be null.
   std::unique_ptr<node::Node> node;
 };
 
@@ -64,6 +66,7 @@ class LocalStore final : public Store {
   Result<node::ScopeTable::Entry> EntryFor(std::string_view tenant);
   // Copies the good keys' refs and remembers where they belong; others get their error.
   uint64_t Deadline() const;
+  std::vector<Result<uint64_t>> Read(const node::ReadRequest& request);
   void RefreshGauges();
   template <typename T>
   std::vector<Result<T>> Refuse(size_t count, const Error& error) const;

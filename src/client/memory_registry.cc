@@ -15,10 +15,19 @@ Status RangeTable::Add(const void* data, size_t size) {
         "least 1 that does not wrap around",
         base, size));
   }
-  std::unique_lock lock(mu_);
-  ranges_[base].push_back(size);
-  largest_ = std::max(largest_, size);
+  if (!IsReadable(data, size)) {
+    return InvalidArgument(fmt::format(
+        "register_buffer: pointer {:#x}, size {}: the range is not readable memory of this "
+        "process", base, size));
+  }
+  AddOwn(data, size);
   return Ok();
+}
+
+void RangeTable::AddOwn(const void* data, size_t size) {
+  std::unique_lock lock(mu_);
+  ranges_[reinterpret_cast<uintptr_t>(data)].push_back(size);
+  largest_ = std::max(largest_, size);
 }
 
 Status RangeTable::Remove(const void* data) {
@@ -65,19 +74,14 @@ Result<std::unique_ptr<LocalPool>> LocalPool::Open(uint64_t size, uint64_t hugep
 std::optional<MutableBytes> LocalPool::TryAcquire(size_t size) {
   const auto offset = allocator_.Allocate(size);
   if (!offset) return std::nullopt;
-  return memory_.bytes().subspan(*offset, size);
+  const MutableBytes lease = memory_.bytes().subspan(*offset, size);
+  leases_.AddOwn(lease.data(), lease.size());
+  return lease;
 }
 
 void LocalPool::Release(MutableBytes lease) {
-  if (lease.data() == nullptr || !Contains(lease.data(), lease.size())) return;
+  if (!leases_.Remove(lease.data()).ok()) return;  // Not one of ours, or not out any more.
   allocator_.Free(static_cast<uint64_t>(lease.data() - memory_.bytes().data()));
-}
-
-bool LocalPool::Contains(const void* data, size_t size) const {
-  const auto* begin = static_cast<const std::byte*>(data);
-  const MutableBytes all = memory_.bytes();
-  if (begin < all.data() || begin > all.data() + all.size()) return false;
-  return size <= static_cast<size_t>(all.data() + all.size() - begin);
 }
 
 }  // namespace mooncake::client

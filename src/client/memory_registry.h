@@ -18,8 +18,10 @@ namespace mooncake::client {
 // Thread-safe.
 class RangeTable {
  public:
-  // kInvalidArgument: null, empty, or wrapping around the address space.
+  // kInvalidArgument: null, empty, wrapping around the address space, or not readable memory.
   Status Add(const void* data, size_t size);
+  // The same for memory that is known to be there.
+  void AddOwn(const void* data, size_t size);
   // The most recent registration of this base goes. kNotFound: none.
   Status Remove(const void* data);
   // Whether the range lies within one registered range.
@@ -40,12 +42,14 @@ class LocalPool {
   uint64_t capacity() const { return memory_.bytes().size(); }
   std::optional<MutableBytes> TryAcquire(size_t size);
   void Release(MutableBytes lease);
-  bool Contains(const void* data, size_t size) const;
+  // Whether the range lies within one slice that is out now.
+  bool Contains(const void* data, size_t size) const { return leases_.Contains(data, size); }
 
  private:
   explicit LocalPool(MappedMemory memory);
   MappedMemory memory_;
   allocator::ExtentAllocator allocator_;
+  RangeTable leases_;
 };
 
 }  // namespace mooncake::client

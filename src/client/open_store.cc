@@ -152,6 +152,9 @@ Result<std::unique_ptr<Store>> Store::Open(const StoreConfig& config) {
     MC_TRY(parts.pool,
            client::LocalPool::Open(config.local_buffer_size, node_config.hugepage_bytes));
   }
+  if (config.local_hot_cache_size > 0) {
+    MC_TRY(parts.hot, client::HotReads::Open(config, *parts.runtime, *parts.metrics));
+  }
   MC_TRY(parts.node, node::Node::Start(node_config, {*parts.runtime, *parts.metadata,
                                                      *parts.transport, *parts.metrics}));
   return std::unique_ptr<Store>(

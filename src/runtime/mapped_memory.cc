@@ -1,11 +1,19 @@
 #include "runtime/mapped_memory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/memfd.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace mooncake {
 
@@ -39,20 +47,115 @@ Result<MappedMemory> MappedMemory::Map(uint64_t size, uint64_t hugepage_bytes) {
   return memory;
 }
 
+Result<MappedMemory> MappedMemory::MapShared(uint64_t size, uint64_t hugepage_bytes,
+                                             bool only_we_write) {
+  MappedMemory memory;
+  if (size == 0) return memory;
+  const uint64_t unit = hugepage_bytes == 0 ? 4096 : hugepage_bytes;
+  if (size > static_cast<uint64_t>(INT64_MAX) - unit) {
+    return NoSpace(fmt::format("cannot map {} bytes", size));
+  }
+  unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  if (hugepage_bytes > 0) {
+    flags |= MFD_HUGETLB | (hugepage_bytes == (1ULL << 30) ? MFD_HUGE_1GB : MFD_HUGE_2MB);
+  }
+  memory.size_ = size;
+  memory.mapped_ = (size + unit - 1) / unit * unit;
+  memory.fd_ = memfd_create("mooncake_store", flags);
+  void* data = MAP_FAILED;
+  if (memory.fd_ >= 0 && ftruncate(memory.fd_, static_cast<off_t>(memory.mapped_)) == 0) {
+    data = mmap(nullptr, memory.mapped_, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd_, 0);
+  }
+  if (data == MAP_FAILED) {
+    return NoSpace(fmt::format("cannot map {} bytes of shared memory in pages of {}: {}{}",
+                               memory.mapped_, unit, strerror(errno),
+                               hugepage_bytes == 0 ? ""
+                                                   : "; reserve them with: sysctl -w "
+                                                     "vm.nr_hugepages=N"));
+  }
+  memory.data_ = static_cast<std::byte*>(data);
+  if (hugepage_bytes == 0) madvise(data, memory.mapped_, MADV_HUGEPAGE);  // A hint; may fail.
+#ifndef F_SEAL_FUTURE_WRITE
+  constexpr int F_SEAL_FUTURE_WRITE = 0x10;
+#endif
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+  // Kernels before 5.1 do not know the seal against new writers; peers of one user trust them.
+  if (only_we_write) (void)fcntl(memory.fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+  if (fcntl(memory.fd_, F_ADD_SEALS, seals | F_SEAL_SEAL) != 0) {
+    return NoSpace(fmt::format("cannot seal shared memory: {}", strerror(errno)));
+  }
+  return memory;
+}
+
+Result<MappedMemory> MappedMemory::MapDescriptor(int fd, uint64_t size, bool writable) {
+  MappedMemory memory;
+  memory.fd_ = fd;
+  struct stat file = {};
+  if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode)) {
+    return InvalidArgument("the descriptor is not a memory file");
+  }
+  if (size == 0 || static_cast<uint64_t>(file.st_size) < size) {
+    return InvalidArgument(
+        fmt::format("the memory file has {} bytes, not {}", file.st_size, size));
+  }
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return InvalidArgument("the memory file is not sealed against shrinking");
+  }
+  void* data =
+      mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    return NoSpace(fmt::format("cannot map {} bytes of a memory file: {}", size, strerror(errno)));
+  }
+  memory.data_ = static_cast<std::byte*>(data);
+  memory.size_ = memory.mapped_ = size;
+  return memory;
+}
+
+namespace {
+
+// Asks the kernel to copy one byte: unlike a load, that fails instead of raising a signal.
+bool CanRead(uintptr_t address) {
+  char byte = 0;
+  const iovec local{&byte, 1};
+  const iovec remote{reinterpret_cast<void*>(address), 1};
+  if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1) return true;
+  return errno != EFAULT && errno != ENOMEM;  // Forbidden here (seccomp): mincore has to do.
+}
+
+}  // namespace
+
+bool IsReadable(const void* data, size_t size) {
+  constexpr uintptr_t kPage = 4096;
+  constexpr uintptr_t kStep = 1ULL << 30;
+  const auto base = reinterpret_cast<uintptr_t>(data);
+  if (size == 0 || base == 0 || size > UINTPTR_MAX - kPage - base) return false;
+  const uintptr_t end = base + size;
+  std::vector<unsigned char> pages(std::min(kStep, size + 2 * kPage) / kPage + 1);
+  for (uintptr_t begin = base / kPage * kPage; begin < end; begin += kStep) {
+    const size_t length = std::min(kStep, end - begin);
+    if (mincore(reinterpret_cast<void*>(begin), length, pages.data()) != 0) return false;
+  }
+  return CanRead(base) && CanRead(end - 1);
+}
+
 MappedMemory::MappedMemory(MappedMemory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      mapped_(std::exchange(other.mapped_, 0)) {}
+      mapped_(std::exchange(other.mapped_, 0)),
+      fd_(std::exchange(other.fd_, -1)) {}
 
 MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(mapped_, other.mapped_);
+  std::swap(fd_, other.fd_);
   return *this;
 }
 
 MappedMemory::~MappedMemory() {
   if (data_ != nullptr) munmap(data_, mapped_);
+  if (fd_ >= 0) close(fd_);
 }
 
 }  // namespace mooncake

@@ -1,13 +1,19 @@
-// MappedMemory: anonymous memory from the kernel, touched lazily, optionally in huge pages.
+// MappedMemory: memory from the kernel, touched lazily, optionally in huge pages, and on request
+// behind a descriptor that another process can map too.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "mooncake/bytes.h"
 #include "mooncake/result.h"
 
 namespace mooncake {
+
+// Whether every page of the range is mapped and its two ends can be read, right now. For memory
+// that a caller names by address; costs about a millisecond per GiB.
+bool IsReadable(const void* data, size_t size);
 
 class MappedMemory {
  public:
@@ -16,16 +22,26 @@ class MappedMemory {
   // kNoSpace with the size, the kernel's reason and what to change. Never dies of SIGBUS
   // later: huge pages are reserved here.
   static Result<MappedMemory> Map(uint64_t size, uint64_t hugepage_bytes);
+  // As Map, with a descriptor to pass on. Sealed: neither side can shrink or grow it. With
+  // `only_we_write`, whoever gets the descriptor can read and no more.
+  static Result<MappedMemory> MapShared(uint64_t size, uint64_t hugepage_bytes,
+                                        bool only_we_write);
+  // Maps the first `size` bytes of a descriptor from another process, which is taken over.
+  // kInvalidArgument: not a memory file of that size, or not sealed against shrinking (reading
+  // what its owner has cut off would end this process).
+  static Result<MappedMemory> MapDescriptor(int fd, uint64_t size, bool writable);
   MappedMemory(MappedMemory&& other) noexcept;
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory();
 
   MutableBytes bytes() const { return {data_, size_}; }  // The size that was asked for.
+  int fd() const { return fd_; }  // -1: private memory.
 
  private:
   std::byte* data_ = nullptr;
   uint64_t size_ = 0;
   uint64_t mapped_ = 0;
+  int fd_ = -1;
 };
 
 }  // namespace mooncake

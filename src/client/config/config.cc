@@ -142,6 +142,7 @@ Status ResolveStorage(StoreConfig& config) {
   if (storage && !offers) {
     return NotAllowed("global_segment_size", "0", "more than 0, as the label storage is true");
   }
+  if (!storage) config.global_segment_size = 0;  // Not offered, so not needed.
   if (!storage && !config.routed_writes) {
     return NotAllowed("routed_writes", "false",
                       "true for a node without storage (global_segment_size 0, or the label "
@@ -156,6 +157,20 @@ Status CheckWatermarks(const Source& source, const StoreConfig& config) {
                     std::to_string(config.eviction_low_watermark_percent),
                     "less than eviction_high_watermark_percent, which is " +
                         std::to_string(config.eviction_high_watermark_percent));
+}
+
+Status CheckHotCache(const Source& source, const StoreConfig& config) {
+  if (config.local_hot_block_size == 0) {
+    return NotAllowed(source.FieldOf("local_hot_block_size"), "0", "at least 1 byte");
+  }
+  if (config.local_hot_cache_size == 0 ||
+      config.local_hot_cache_size >= config.local_hot_block_size) {
+    return Ok();
+  }
+  return NotAllowed(source.FieldOf("local_hot_cache_size"),
+                    std::to_string(config.local_hot_cache_size),
+                    "0, or at least one block of " + source.FieldOf("local_hot_block_size") +
+                        ", which is " + std::to_string(config.local_hot_block_size));
 }
 
 void ResolveHugepages(const Source& source, StoreConfig& config) {
@@ -189,6 +204,7 @@ Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environme
   MC_RETURN_IF_ERROR(ResolveAddress(source, config));
   MC_RETURN_IF_ERROR(ResolveStorage(config));
   MC_RETURN_IF_ERROR(CheckWatermarks(source, config));
+  MC_RETURN_IF_ERROR(CheckHotCache(source, config));
   ResolveHugepages(source, config);
   ResolveHeartbeat(config);
   return config;

@@ -93,6 +93,15 @@ Status Hugepage(const Given& given, StoreConfig& config) {
   return Ok();
 }
 
+// Off when it is negative, as callers write it.
+Status HotCacheSize(const Given& given, StoreConfig& config) {
+  if (Trim(given.text).starts_with('-')) {
+    config.local_hot_cache_size = 0;
+    return Ok();
+  }
+  return Size<&StoreConfig::local_hot_cache_size>(given, config);
+}
+
 Status SecretFile(const Given& given, StoreConfig& config) {
   if (!config.cluster_secret.empty()) return Ok();
   std::ifstream file{std::string(given.text)};
@@ -155,7 +164,7 @@ constexpr Setting kSettings[] = {
     {"labels", "label", MC_ENV "LABELS", "map", "",
      "k=v pairs with commas between, or a JSON object",
      "Labels of the node: pool, route_scope, and storage and route, which are true exactly when "
-     "storage is offered.",
+     "storage is offered. storage=false offers none, whatever global_segment_size says.",
      LabelMap},
     {"routed_writes", "", MC_ENV "ROUTED_WRITES", "boolean", "false", "true, false",
      "Whether values may be placed on other nodes. Needed without own storage.",
@@ -202,6 +211,22 @@ constexpr Setting kSettings[] = {
     {"eviction_low_watermark_percent", "", MC_ENV "EVICTION_LOW_WATERMARK_PERCENT", "percent", "80",
      "0 to 99, below the high watermark", "Where background eviction stops.",
      Integer<&C::eviction_low_watermark_percent, 0, 99>},
+    {"local_hot_cache_size", "", "MC_STORE_LOCAL_HOT_CACHE_SIZE", "size", "0",
+     "0, or at least local_hot_block_size",
+     "Memory for copies of remote values, so that reading them again moves no bytes. 0: none.",
+     HotCacheSize},
+    {"local_hot_block_size", "", "MC_STORE_LOCAL_HOT_BLOCK_SIZE", "size", "16MB", kSizeAllowed,
+     "The largest value that the local hot cache keeps.", Size<&C::local_hot_block_size>},
+    {"local_hot_cache_use_shm", "", "MC_STORE_LOCAL_HOT_CACHE_USE_SHM", "boolean", "false",
+     "true, false", "Of a daemon: whether its dummy clients read the hot cache in place.",
+     Bool<&C::local_hot_cache_use_shm>},
+    {"local_hot_cache_validate", "", "MC_STORE_LOCAL_HOT_CACHE_VALIDATE", "boolean", "true",
+     "true, false",
+     "Whether the key's authority is asked for the current version before a copy is used.",
+     Bool<&C::local_hot_cache_validate>},
+    {"local_hot_cache_max_age_ms", "", "MC_STORE_LOCAL_HOT_CACHE_MAX_AGE_MS", "milliseconds",
+     "1000", kTimeAllowed, "Without validation: how long a copy is trusted.",
+     Milliseconds<&C::local_hot_cache_max_age_ms>},
     {"cluster_secret", "", MC_ENV "CLUSTER_SECRET", "secret", "", "any text",
      "Nodes prove to each other that they know it. Absent: they do not ask.",
      Secret<&C::cluster_secret>},
