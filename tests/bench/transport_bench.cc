@@ -6,9 +6,9 @@
 // transport take turns in short rounds, so that both see the same machine. `sum` adds XXH3 over
 // the payload on the calling side. Options are those of TcpOptions that shape the transfer:
 // buffer, send, receive (bytes). rawtuned=1 gives the raw sockets the congestion control that the
-// transport picks on one host, else they have the system's. pin=same puts both processes on one processor, pin=split on two,
-// so that the scheduler's choice does not decide the comparison. Not a test: numbers of a busy
-// machine say nothing.
+// transport picks on one host, else they have the system's. pin=same puts both processes on one
+// processor, pin=split on two, so that the scheduler's choice does not decide the comparison. Not a
+// test: numbers of a busy machine say nothing.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -49,8 +49,8 @@ struct Request {
 };
 
 std::byte* NewStore(int value) {
-  void* memory = mmap(nullptr, kStoreSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+  void* memory =
+      mmap(nullptr, kStoreSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   MC_CHECK(memory != MAP_FAILED);
   (void)madvise(memory, kStoreSize, MADV_HUGEPAGE);
   std::memset(memory, value, kStoreSize);
@@ -87,9 +87,8 @@ void ServeRaw(int listener, std::byte* store, bool raw_tuned) {
   while (ReadAll(fd, &request, sizeof request)) {
     const uint64_t total = request.size * request.pieces;
     std::byte* at = store + request.offset;
-    const bool good = request.put != 0
-                          ? ReadAll(fd, at, total) && WriteAll(fd, "k", 1)
-                          : WriteAll(fd, at, total);
+    const bool good =
+        request.put != 0 ? ReadAll(fd, at, total) && WriteAll(fd, "k", 1) : WriteAll(fd, at, total);
     if (!good) break;
   }
   ::close(fd);
@@ -202,10 +201,11 @@ struct Samples {
 void Report(std::string_view name, uint64_t total, Samples& raw, Samples& ours) {
   const double raw_us = raw.Percentile(0.5), ours_us = ours.Percentile(0.5);
   const double gib = static_cast<double>(total) / (1u << 30) * 1e6;
-  fmt::print("{:<18} raw {:8.1f} us {:6.2f} GiB/s   ours {:8.1f} us {:6.2f} GiB/s   p99 {:8.1f} / "
-             "{:8.1f} us   time ratio {:5.2f}   speed ratio {:5.2f}   n {}\n",
-             name, raw_us, gib / raw_us, ours_us, gib / ours_us, raw.Percentile(0.99),
-             ours.Percentile(0.99), ours_us / raw_us, raw_us / ours_us, ours.us.size());
+  fmt::print(
+      "{:<18} raw {:8.1f} us {:6.2f} GiB/s   ours {:8.1f} us {:6.2f} GiB/s   p99 {:8.1f} / "
+      "{:8.1f} us   time ratio {:5.2f}   speed ratio {:5.2f}   n {}\n",
+      name, raw_us, gib / raw_us, ours_us, gib / ours_us, raw.Percentile(0.99),
+      ours.Percentile(0.99), ours_us / raw_us, raw_us / ours_us, ours.us.size());
   std::fflush(stdout);
 }
 
@@ -248,9 +248,8 @@ void MeasureAll(Client& client, std::string_view filter) {
     const char* name;
     uint64_t size, pieces;
   };
-  const Shape shapes[] = {{"64", 64, 1},           {"4K", 4096, 1},
-                          {"64K", 65536, 1},       {"1M", 1u << 20, 1},
-                          {"8M", 8u << 20, 1},     {"128x4K", 4096, 128},
+  const Shape shapes[] = {{"64", 64, 1},           {"4K", 4096, 1},        {"64K", 65536, 1},
+                          {"1M", 1u << 20, 1},     {"8M", 8u << 20, 1},    {"128x4K", 4096, 128},
                           {"128x64K", 65536, 128}, {"1024x4K", 4096, 1024}};
   for (const Shape& shape : shapes) {
     for (uint64_t put : {0, 1}) {

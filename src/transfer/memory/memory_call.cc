@@ -81,9 +81,7 @@ uint64_t MemoryCall::DueMs() const {
   return due_ms;
 }
 
-void MemoryCall::Interrupt() {
-  Finish(TransportError("interrupted"), CallFailure::kLocal);
-}
+void MemoryCall::Interrupt() { Finish(TransportError("interrupted"), CallFailure::kLocal); }
 
 void MemoryCall::Advance(uint64_t now_ms) {
   if (closed_.load(std::memory_order_relaxed)) {
@@ -136,7 +134,7 @@ void MemoryCall::MaybeDuplicate() {
   copy->message = delivery_->message;
   copy->payload = delivery_->payload;
   copy->deadline_ms = delivery_->deadline_ms;
-  network_.ServeLater(std::move(copy), network_.Between(0, faults_.duplicate_ms_max), nullptr);
+  network_.ServeLater(copy, network_.Between(0, faults_.duplicate_ms_max), nullptr);
 }
 
 void MemoryCall::Served(uint64_t now_ms) {

@@ -111,14 +111,14 @@ void NetworkState::ServeOnThread(const std::shared_ptr<Delivery>& delivery, uint
   End(delivery);
 }
 
-void NetworkState::ServeLater(std::shared_ptr<Delivery> delivery, uint64_t delay_ms,
-                              std::shared_ptr<Event> event) {
+void NetworkState::ServeLater(const std::shared_ptr<Delivery>& delivery, uint64_t delay_ms,
+                              const std::shared_ptr<Event>& event) {
   {
     base::MutexLock lock(mu_);
     ++delivery->parties;
   }
   auto done = std::make_shared<std::atomic<bool>>(false);
-  auto thread = runtime.Spawn("mc-mem-serve", [=, this] {
+  auto thread = runtime.Spawn("mc-mem-serve", [this, delivery, delay_ms, event, done] {
     ServeOnThread(delivery, delay_ms);
     Leave(delivery);
     delivery->finished.store(true, std::memory_order_release);

@@ -82,8 +82,8 @@ class NetworkState {
   bool Serve(Delivery& delivery, bool may_block);
   // Serves on a thread of its own, after `delay_ms` and the end of a pause; then sets
   // `finished` and, if given, the event.
-  void ServeLater(std::shared_ptr<Delivery> delivery, uint64_t delay_ms,
-                  std::shared_ptr<Event> event);
+  void ServeLater(const std::shared_ptr<Delivery>& delivery, uint64_t delay_ms,
+                  const std::shared_ptr<Event>& event);
   void WaitForThreads();
 
   // Copies in steps, with a switch point after each. `copy(offset, size)` moves one step and

@@ -59,7 +59,9 @@ void RunOne(ClientContext& context, Call& call) {
 class Batch {
  public:
   Batch(ClientContext& context, std::span<Call> calls)
-      : context_(context), calls_(calls), now_ms_(context.runtime.NowMs()),
+      : context_(context),
+        calls_(calls),
+        now_ms_(context.runtime.NowMs()),
         interrupts_(context, now_ms_) {
     states_.reserve(calls.size());
   }

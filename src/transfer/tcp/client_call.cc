@@ -20,10 +20,10 @@ ClientContext::ClientContext(Runtime& runtime_in, const TcpOptions& options_in, 
   if (metrics == nullptr) return;
   for (bool write : {false, true}) {
     for (bool ok : {false, true}) {
-      bytes[write][ok] = &metrics->GetCounter("transport_bytes_total",
-                                              {{"direction", write ? "write" : "read"},
-                                               {"peer_kind", "tcp"},
-                                               {"result", ok ? "ok" : "error"}});
+      bytes[write][ok] =
+          &metrics->GetCounter("transport_bytes_total", {{"direction", write ? "write" : "read"},
+                                                         {"peer_kind", "tcp"},
+                                                         {"result", ok ? "ok" : "error"}});
     }
   }
 }
@@ -34,15 +34,12 @@ void ClientContext::CountBytes(bool write, bool ok, uint64_t size) {
 
 Progress ClientCall::Now() const {
   switch (phase_) {
-    case Phase::kDone:
-      return {Wait::kDone, false};
+    case Phase::kDone: return {Wait::kDone, false};
     case Phase::kConnect:
     case Phase::kSendHello:
     case Phase::kSendProof:
-    case Phase::kSend:
-      return {Wait::kWrite, false};
-    default:
-      return {Wait::kRead, false};
+    case Phase::kSend: return {Wait::kWrite, false};
+    default: return {Wait::kRead, false};
   }
 }
 
@@ -73,8 +70,7 @@ Progress ClientCall::ConnectNext(uint64_t now_ms, int last_error) {
   bool cleared = false;
   while (next_address_ < addresses_.size()) {
     int error = 0;
-    UniqueFd fd =
-        StartConnect(addresses_[next_address_], context_.options.buffer_bytes, error);
+    UniqueFd fd = StartConnect(addresses_[next_address_], context_.options.buffer_bytes, error);
     if ((error == EMFILE || error == ENFILE) && !cleared) {
       context_.pool.Clear();  // Idle connections to others are worth less than this one.
       cleared = true;
@@ -153,13 +149,10 @@ void ClientCall::PrepareRequest() {
 Progress ClientCall::Advance(int flags) {
   drained_ = false;
   switch (phase_) {
-    case Phase::kConnect:
-      return FinishConnect(flags);
+    case Phase::kConnect: return FinishConnect(flags);
     case Phase::kSendHello:
-    case Phase::kSendProof:
-      return AfterSend(SendText(flags));
-    case Phase::kSend:
-      return AfterSend(SendRequest(flags));
+    case Phase::kSendProof: return AfterSend(SendText(flags));
+    case Phase::kSend: return AfterSend(SendRequest(flags));
     case Phase::kAwaitHello:
     case Phase::kAwaitVerdict:
     case Phase::kAwaitReply: {
@@ -176,8 +169,7 @@ Progress ClientCall::Advance(int flags) {
       if (targets_.left() == 0) return Complete();
       return {Wait::kRead, io == Io::kDone && !drained_};
     }
-    case Phase::kDone:
-      break;
+    case Phase::kDone: break;
   }
   return Now();
 }
@@ -188,7 +180,7 @@ size_t ClientCall::Wanted() const {
   if (phase_ == Phase::kAwaitVerdict) return sizeof(Verdict);
   const std::string_view view = connection_->in.View();
   if (view.size() < sizeof(FrameHeader)) return sizeof(FrameHeader);
-  const auto header = ReadWire<FrameHeader>(view.data());
+  const auto header = ReadWire<FrameHeader>(view);
   // What is not sane is refused by OnReplyHead; nothing more is read for it.
   return sizeof(FrameHeader) + (IsSane(header, true) ? header.message_size : 0);
 }
@@ -202,12 +194,8 @@ Progress ClientCall::AfterSend(Io io) {
     return {Wait::kRead, true};
   }
   switch (phase_) {
-    case Phase::kSendHello:
-      phase_ = Phase::kAwaitHello;
-      break;
-    case Phase::kSendProof:
-      phase_ = Phase::kAwaitVerdict;
-      break;
+    case Phase::kSendHello: phase_ = Phase::kAwaitHello; break;
+    case Phase::kSendProof: phase_ = Phase::kAwaitVerdict; break;
     default:
       if (unsent_.left() > 0) return {Wait::kWrite, true};
       phase_ = Phase::kAwaitReply;

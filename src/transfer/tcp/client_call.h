@@ -60,7 +60,14 @@ class ClientCall {
 
  private:
   enum class Phase : uint8_t {
-    kConnect, kSendHello, kAwaitHello, kSendProof, kAwaitVerdict, kSend, kAwaitReply, kReceive,
+    kConnect,
+    kSendHello,
+    kAwaitHello,
+    kSendProof,
+    kAwaitVerdict,
+    kSend,
+    kAwaitReply,
+    kReceive,
     kDone,
   };
   enum class Io : uint8_t { kDone, kAgain, kEnded };
@@ -110,7 +117,7 @@ class ClientCall {
   Hello server_hello_;
   char head_[sizeof(Hello) + sizeof(FrameHeader)];
   size_t head_size_ = 0;
-  uint64_t text_sent_ = 0;  // Of head_ and the message together.
+  uint64_t text_sent_ = 0;             // Of head_ and the message together.
   PieceCursor<ConstBytes> announced_;  // What OnSend saw runs ahead of what is sent.
   PieceCursor<ConstBytes> unsent_;
   PieceCursor<MutableBytes> targets_;

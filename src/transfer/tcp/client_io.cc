@@ -13,9 +13,7 @@
 namespace mooncake::transfer {
 namespace {
 
-bool WouldBlock(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
 
@@ -45,11 +43,9 @@ auto ClientCall::SendText(int flags) -> Io {
 
 auto ClientCall::SendRequest(int flags) -> Io {
   if (announced_.left() > 0 && announced_.left() == unsent_.left()) {
-    const uint64_t chunk =
-        std::min<uint64_t>(context_.options.send_chunk_bytes, announced_.left());
-    announced_.Advance(chunk, [this](size_t piece, ConstBytes part) {
-      call_.observer->OnSend(piece, part);
-    });
+    const uint64_t chunk = std::min<uint64_t>(context_.options.send_chunk_bytes, announced_.left());
+    announced_.Advance(
+        chunk, [this](size_t piece, ConstBytes part) { call_.observer->OnSend(piece, part); });
   }
   std::array<iovec, kIovecsMax + 2> iovecs;
   const size_t text_left = head_size_ + call_.message.size() - text_sent_;
@@ -107,7 +103,7 @@ auto ClientCall::ReceiveChunk(int flags) -> Io {
 }
 
 Progress ClientCall::OnHello() {
-  server_hello_ = ReadWire<Hello>(connection_->in.View().data());
+  server_hello_ = ReadWire<Hello>(connection_->in.View());
   connection_->in.Consume(sizeof(Hello));
   const bool ours = !context_.options.secret.empty();
   const bool theirs = (server_hello_.flags & kHelloHasSecret) != 0;
@@ -138,7 +134,7 @@ Progress ClientCall::OnHello() {
 }
 
 Progress ClientCall::OnVerdict() {
-  const auto verdict = ReadWire<Verdict>(connection_->in.View().data());
+  const auto verdict = ReadWire<Verdict>(connection_->in.View());
   connection_->in.Consume(sizeof(Verdict));
   uint8_t expected[kProofSize];
   MakeProof(context_.options.secret, Prover::kServer, hello_, server_hello_, expected);
@@ -154,7 +150,7 @@ Progress ClientCall::OnVerdict() {
 
 // At least the header is buffered.
 Progress ClientCall::OnReplyHead() {
-  const auto header = ReadWire<FrameHeader>(connection_->in.View().data());
+  const auto header = ReadWire<FrameHeader>(connection_->in.View());
   reused_ = false;
   if (!IsSane(header, true) || header.request_id != connection_->requests) {
     return Broken("sent a malformed reply");
@@ -190,7 +186,7 @@ Progress ClientCall::OnReplyMessage(const FrameHeader& header) {
 void ClientCall::TakeBuffered() {
   InputBuffer& in = connection_->in;
   const size_t size = std::min<uint64_t>(in.size(), targets_.left());
-  targets_.CopyIn(in.View().data(), size, [this](size_t piece, MutableBytes part) {
+  targets_.CopyIn(in.View().substr(0, size), [this](size_t piece, MutableBytes part) {
     call_.observer->OnReceive(piece, part);
   });
   received_ += size;

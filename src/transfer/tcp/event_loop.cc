@@ -166,8 +166,7 @@ void EventLoop::Handle(ServerConnection* connection, uint64_t now_ms) {
       connection->lent = true;
       workers_.Submit(this, connection);
       return;
-    case ServerConnection::Next::kClose:
-      break;
+    case ServerConnection::Next::kClose: break;
   }
   connections_.erase(connection);  // Closing the descriptor removes it from epoll.
 }
@@ -192,8 +191,7 @@ void EventLoop::Sweep(uint64_t now_ms) {
   sweep_ms_ = now_ms + std::clamp<uint64_t>(limit_ms / 4, 10, kSweepMs);
   if (accept_again_ms_ != 0 && now_ms >= accept_again_ms_) {
     epoll_event event = {EPOLLIN, {.ptr = this}};
-    const bool added =
-        ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) == 0;
+    const bool added = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) == 0;
     accept_again_ms_ = added ? 0 : now_ms + kAcceptPauseMs;
   }
   if (accept_again_ms_ != 0) sweep_ms_ = std::min(sweep_ms_, accept_again_ms_);

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 
 namespace mooncake::transfer {
@@ -65,11 +66,11 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 40 && std::is_trivially_copyable_v<FrameHeader>);
 
-// REQUIRES: `bytes` holds sizeof(T) bytes.
+// REQUIRES: bytes.size() >= sizeof(T).
 template <typename T>
-T ReadWire(const char* bytes) {
+T ReadWire(std::string_view bytes) {
   T value;
-  std::memcpy(&value, bytes, sizeof(T));
+  std::memcpy(&value, bytes.data(), sizeof(T));
   return value;
 }
 

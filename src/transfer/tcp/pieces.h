@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "mooncake/bytes.h"
 
@@ -25,8 +26,7 @@ template <typename Bytes>  // ConstBytes or MutableBytes.
 class PieceCursor {
  public:
   PieceCursor() = default;
-  explicit PieceCursor(std::span<const Bytes> pieces)
-      : pieces_(pieces), left_(TotalSize(pieces)) {}
+  explicit PieceCursor(std::span<const Bytes> pieces) : pieces_(pieces), left_(TotalSize(pieces)) {}
 
   uint64_t left() const { return left_; }
 
@@ -70,10 +70,12 @@ class PieceCursor {
     Advance(bytes, [](size_t, const Bytes&) {});
   }
 
-  // Copies `size` bytes to where the cursor is and moves on, with visit as above.
-  // REQUIRES: size <= left(); Bytes is MutableBytes.
+  // Copies `bytes` to where the cursor is and moves on, with visit as above.
+  // REQUIRES: bytes.size() <= left(); Bytes is MutableBytes.
   template <typename Visit>
-  void CopyIn(const char* from, uint64_t size, Visit&& visit) {
+  void CopyIn(std::string_view bytes, Visit&& visit) {
+    const char* from = bytes.data();
+    uint64_t size = bytes.size();
     left_ -= size;
     while (size > 0) {
       const Bytes& piece = pieces_[index_];

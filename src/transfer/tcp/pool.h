@@ -31,7 +31,7 @@ class ConnectionPool {
   static constexpr size_t kIdlePerPeerMax = 64;
   static constexpr size_t kIdleMax = 2048;
   static constexpr uint64_t kIdleMs = 60'000;
-  static constexpr uint64_t kAddressMs = 30'000;      // How long a name's addresses are kept,
+  static constexpr uint64_t kAddressMs = 30'000;       // How long a name's addresses are kept,
   static constexpr uint64_t kFailedAddressMs = 2'000;  // and the lack of one.
   // One that rested for longer is looked at before it is used, which costs a system call.
   static constexpr uint64_t kTrustedIdleMs = 200;
@@ -57,9 +57,7 @@ class ConnectionPool {
   };
   struct TextHash {
     using is_transparent = void;
-    size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
-    }
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   using Peers = std::unordered_map<std::string, Peer, TextHash, std::equal_to<>>;
 

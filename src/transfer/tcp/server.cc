@@ -19,8 +19,7 @@ Result<std::string> TcpServer::Start(const std::string& host, uint16_t port,
   loops_[0]->SetJanitor(std::move(janitor));
   MC_RETURN_IF_ERROR(
       loops_[0]->Accept(std::move(listener), [this](UniqueFd fd) { Spread(std::move(fd)); }));
-  MC_RETURN_IF_ERROR(
-      workers_.Start(context_.runtime, std::max(1u, context_.options.workers)));
+  MC_RETURN_IF_ERROR(workers_.Start(context_.runtime, std::max(1u, context_.options.workers)));
   for (size_t i = 0; i < loops_.size(); ++i) {
     EventLoop* const loop = loops_[i].get();
     threads_.push_back(

@@ -31,7 +31,10 @@ void ServerContext::Rejected(const char* reason) {
 }
 
 ServerConnection::ServerConnection(ServerContext& context, UniqueFd fd, uint64_t now_ms)
-    : context_(context), fd_(std::move(fd)), now_ms_(now_ms), moved_ms_(now_ms),
+    : context_(context),
+      fd_(std::move(fd)),
+      now_ms_(now_ms),
+      moved_ms_(now_ms),
       entered_ms_(now_ms) {
   context_.connections.fetch_add(1, std::memory_order_relaxed);
 }
@@ -47,16 +50,11 @@ auto ServerConnection::OnReady(uint64_t now_ms) -> Next {
   // Ends: each step consumes input, of which a turn limits the amount, or waits.
   for (;;) {
     switch (StepOnce()) {
-      case Step::kGo:
-        break;
-      case Step::kRead:
-        return Next::kRead;
-      case Step::kWrite:
-        return Next::kWrite;
-      case Step::kWorker:
-        return Next::kWorker;
-      case Step::kClose:
-        return Next::kClose;
+      case Step::kGo: break;
+      case Step::kRead: return Next::kRead;
+      case Step::kWrite: return Next::kWrite;
+      case Step::kWorker: return Next::kWorker;
+      case Step::kClose: return Next::kClose;
     }
   }
 }
@@ -72,8 +70,7 @@ auto ServerConnection::StepOnce() -> Step {
       io = Fill(kProofSize);
       if (io == Io::kDone) return OnProof();
       break;
-    case Phase::kDrain:
-      return Drain();
+    case Phase::kDrain: return Drain();
     case Phase::kHead:
       io = Fill(WantedHead());
       if (io == Io::kDone) return OnHead();
@@ -97,15 +94,14 @@ auto ServerConnection::StepOnce() -> Step {
       EndCall();
       // The next request, if any came, is in the buffer; looking for one is the loop's job.
       return in_.empty() ? Step::kRead : Step::kGo;
-    case Phase::kBroken:
-      return Step::kClose;
+    case Phase::kBroken: return Step::kClose;
   }
   if (io == Io::kDone) return Step::kGo;
   return io == Io::kAgain ? Step::kRead : Step::kClose;
 }
 
 auto ServerConnection::OnHello() -> Step {
-  client_hello_ = ReadWire<Hello>(in_.View().data());
+  client_hello_ = ReadWire<Hello>(in_.View());
   in_.Consume(sizeof(Hello));
   if (client_hello_.magic != kHelloMagic) return Reject("no hello");
   const bool ours = !context_.options.secret.empty();
@@ -131,7 +127,7 @@ auto ServerConnection::OnHello() -> Step {
 
 auto ServerConnection::OnProof() -> Step {
   uint8_t proof[kProofSize], expected[kProofSize];
-  std::memcpy(proof, in_.View().data(), kProofSize);
+  in_.View().copy(reinterpret_cast<char*>(proof), kProofSize);
   in_.Consume(kProofSize);
   MakeProof(context_.options.secret, Prover::kClient, client_hello_, server_hello_, expected);
   Verdict verdict;
@@ -167,13 +163,13 @@ auto ServerConnection::Reject(const char* reason) -> Step {
 size_t ServerConnection::WantedHead() const {
   const std::string_view view = in_.View();
   if (view.size() < sizeof(FrameHeader)) return sizeof(FrameHeader);
-  const auto header = ReadWire<FrameHeader>(view.data());
+  const auto header = ReadWire<FrameHeader>(view);
   // What is not sane is refused by OnHead; nothing more is read for it.
   return sizeof(FrameHeader) + (IsSane(header, false) ? header.message_size : 0);
 }
 
 auto ServerConnection::OnHead() -> Step {
-  request_ = ReadWire<FrameHeader>(in_.View().data());
+  request_ = ReadWire<FrameHeader>(in_.View());
   if (!IsSane(request_, false)) return Reject("malformed frame");
   if (in_.size() < sizeof request_ + request_.message_size) return Step::kGo;
   const uint32_t left_ms =
@@ -200,7 +196,7 @@ void ServerConnection::BeginPayload() {
     return;
   }
   const size_t buffered = std::min<uint64_t>(in_.size(), targets_.left());
-  targets_.CopyIn(in_.View().data(), buffered, [](size_t, MutableBytes) {});
+  targets_.CopyIn(in_.View().substr(0, buffered), [](size_t, MutableBytes) {});
   in_.Consume(buffered);
   phase_ = targets_.left() > 0 ? Phase::kPayload : Phase::kRun;
 }

@@ -61,7 +61,15 @@ class ServerConnection {
 
  private:
   enum class Phase : uint8_t {
-    kHello, kProof, kDrain, kHead, kPrepare, kPayload, kRun, kReply, kBroken,
+    kHello,
+    kProof,
+    kDrain,
+    kHead,
+    kPrepare,
+    kPayload,
+    kRun,
+    kReply,
+    kBroken,
   };
   enum class Io : uint8_t { kDone, kAgain, kEnded };
   // A step goes on (kGo) or says what it waits for.
@@ -87,11 +95,11 @@ class ServerConnection {
   UniqueFd fd_;
   Phase phase_ = Phase::kHello;
   InputBuffer in_;
-  bool drained_ = false;    // The socket had no more the last time.
-  int turns_ = 0;           // System calls in this OnReady; bounds how long others wait.
-  uint64_t now_ms_;         // Of this OnReady.
-  uint64_t moved_ms_;       // When a byte last moved,
-  uint64_t entered_ms_;     // and when the handshake or draining began.
+  bool drained_ = false;  // The socket had no more the last time.
+  int turns_ = 0;         // System calls in this OnReady; bounds how long others wait.
+  uint64_t now_ms_;       // Of this OnReady.
+  uint64_t moved_ms_;     // When a byte last moved,
+  uint64_t entered_ms_;   // and when the handshake or draining began.
   uint64_t deadline_ms_ = 0;
 
   Hello client_hello_;

@@ -16,9 +16,7 @@ constexpr int kTurnsMax = 16;
 // One receive or send of payload. Larger than the caller's chunks: nobody looks at the bytes.
 constexpr size_t kPayloadStep = 1u << 20;
 
-bool WouldBlock(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
 

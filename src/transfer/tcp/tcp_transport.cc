@@ -8,19 +8,19 @@
 namespace mooncake::transfer {
 
 TcpTransport::TcpTransport(Runtime& runtime, TcpOptions options, Metrics* metrics)
-    : runtime_(runtime), options_(std::move(options)), metrics_(metrics),
+    : runtime_(runtime),
+      options_(std::move(options)),
+      metrics_(metrics),
       client_(std::make_unique<ClientContext>(runtime_, options_, metrics)) {}
 
 TcpTransport::~TcpTransport() { Close(); }
 
-Result<std::string> TcpTransport::Listen(const std::string& host, uint16_t port,
-                                         Service* service) {
+Result<std::string> TcpTransport::Listen(const std::string& host, uint16_t port, Service* service) {
   if (client_->closed.load(std::memory_order_relaxed)) return InvalidState("closed");
   if (server_) return InvalidState("this transport listens already");
   auto server = std::make_unique<TcpServer>(runtime_, options_, metrics_, service);
-  MC_TRY(std::string endpoint, server->Start(host, port, [this](uint64_t now_ms) {
-           client_->pool.Sweep(now_ms);
-         }));
+  MC_TRY(std::string endpoint,
+         server->Start(host, port, [this](uint64_t now_ms) { client_->pool.Sweep(now_ms); }));
   server_ = std::move(server);
   return endpoint;
 }

@@ -4,7 +4,8 @@
 // one call and with poll when there are several. Connections are kept between calls: as many
 // per peer as calls ran at the same time, closed when idle for a minute. A kept connection that
 // turns out dead before a byte of the reply came is replaced once; the caller sees nothing of
-// it. Listen starts the event loops that serve and the workers that run what may block.
+// it. (A transport that neither listens nor calls closes nothing until its next call.) Listen
+// starts the event loops that serve and the workers that run what may block.
 //
 // One-sided access is not supported: RegisterMemory gives an empty token, AccessMany
 // kUnsupported.

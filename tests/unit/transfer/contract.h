@@ -24,7 +24,11 @@ class TransportWorld {
   // Runs the body of a test.
   virtual void Run(const std::function<void()>& body) = 0;
   // Of one network, with a stall limit of kStallMs.
-  static constexpr uint64_t kStallMs = 300;
+#if defined(__SANITIZE_THREAD__)
+  static constexpr uint64_t kStallMs = 4'000;  // Everything is slower but the clock.
+#else
+  static constexpr uint64_t kStallMs = 500;
+#endif
   virtual std::unique_ptr<Transport> NewTransport() = 0;
   // A peer that takes a connection and never says a word.
   virtual std::string SilentEndpoint() = 0;

@@ -48,9 +48,7 @@ class MemoryWorld : public TransportWorld {
     return endpoint;
   }
   std::string RefusedEndpoint() override { return "nowhere:1"; }
-  void Kill(Transport&, const std::string& endpoint) override {
-    network_->SetDown(endpoint, true);
-  }
+  void Kill(Transport&, const std::string& endpoint) override { network_->SetDown(endpoint, true); }
   void SetInterrupted(bool interrupted) override { runtime_.interrupted = interrupted; }
 
  private:

@@ -1,9 +1,10 @@
 // The faults of the simulated network.
-#include "runtime/sim_runtime.h"
 #include "transfer/memory/memory_network.h"
-#include "unit/transfer/test_service.h"
 
 #include <gtest/gtest.h>
+
+#include "runtime/sim_runtime.h"
+#include "unit/transfer/test_service.h"
 
 namespace mooncake::transfer {
 namespace {
@@ -13,8 +14,12 @@ constexpr uint64_t kStallMs = 1'000;
 // A network with one serving peer and one client, inside a simulation.
 struct World {
   explicit World(Runtime& runtime_in)
-      : runtime(runtime_in), network(runtime, kStallMs), service(runtime), peer(network),
-        client(network), endpoint(peer.Listen("peer", 0, &service).value()) {
+      : runtime(runtime_in),
+        network(runtime, kStallMs),
+        service(runtime),
+        peer(network),
+        client(network),
+        endpoint(peer.Listen("peer", 0, &service).value()) {
     EXPECT_TRUE(client.Listen("client", 0, &client_service).ok());
   }
   ~World() { service.Release(); }
@@ -144,8 +149,12 @@ TEST(MemoryNetwork, ASeedGivesOneRun) {
     runtime::SimRuntime runtime(seed);
     runtime.Run([&] {
       World world(runtime);
-      world.network.SetFaults({.latency_ms_max = 20, .drop_request = 0.1, .drop_reply = 0.1,
-                               .reset_request = 0.1, .reset_reply = 0.1, .duplicate = 0.2});
+      world.network.SetFaults({.latency_ms_max = 20,
+                               .drop_request = 0.1,
+                               .drop_reply = 0.1,
+                               .reset_request = 0.1,
+                               .reset_reply = 0.1,
+                               .duplicate = 0.2});
       std::vector<std::unique_ptr<Thread>> threads;
       for (int t = 0; t < 4; ++t) {
         threads.push_back(runtime.Spawn("caller", [&world, t] {

@@ -37,8 +37,7 @@ std::string RawSocket::Receive(size_t size) {
   std::string bytes;
   char buffer[4096];
   while (bytes.size() < size && WaitFor(fd_.get(), POLLIN)) {
-    const ssize_t got =
-        ::recv(fd_.get(), buffer, std::min(sizeof buffer, size - bytes.size()), 0);
+    const ssize_t got = ::recv(fd_.get(), buffer, std::min(sizeof buffer, size - bytes.size()), 0);
     if (got <= 0) break;
     bytes.append(buffer, static_cast<size_t>(got));
   }

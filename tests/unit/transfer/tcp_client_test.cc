@@ -125,10 +125,9 @@ TEST_F(TcpClientTest, RefusesMalformedReplies) {
   FrameHeader bad_magic = RequestHeader(2, 0);
   bad_magic.magic = 1;
   const std::string replies[] = {
-      WireBytes(bad_magic),        WireBytes(RequestHeader(2, 0)),  // Not a reply.
-      ReplyBytes(2, 0, 7),         // Of another request.
-      ReplyBytes(~0u, 0),          ReplyBytes(2, ~0ull),
-      std::string(100, 'x'),
+      WireBytes(bad_magic), WireBytes(RequestHeader(2, 0)),  // Not a reply.
+      ReplyBytes(2, 0, 7),                                   // Of another request.
+      ReplyBytes(~0u, 0),   ReplyBytes(2, ~0ull),           std::string(100, 'x'),
   };
   for (const std::string& reply : replies) {
     TestCallSpec spec("", "echo");
@@ -208,6 +207,43 @@ TEST_F(TcpClientTest, ReachesNamesAndV6) {
   EXPECT_EQ(CallOne(client, nowhere).status.code(), ErrorCode::kTransport);
   TestCallSpec malformed("nonsense", "echo");
   EXPECT_EQ(CallOne(client, malformed).status.code(), ErrorCode::kInvalidArgument);
+}
+
+// Counts by the labels' values.
+class CountingMetrics final : public Metrics {
+ public:
+  class Sum final : public Counter {
+   public:
+    void Add(uint64_t n) override { value_ += n; }
+    uint64_t Value() const override { return value_; }
+
+   private:
+    std::atomic<uint64_t> value_ = 0;
+  };
+  Counter& GetCounter(const std::string& name, const Labels& labels) override {
+    std::string key = name;
+    for (const auto& [label, value] : labels) key += " " + value;
+    return counters[key];
+  }
+  Gauge& GetGauge(const std::string&, const Labels&) override { std::abort(); }
+  Histogram& GetHistogram(const std::string&, const Labels&) override { std::abort(); }
+  std::string Text() override { return ""; }
+
+  std::map<std::string, Sum> counters;
+};
+
+TEST_F(TcpClientTest, CountsPayloadBytes) {
+  TestService service(runtime_);
+  CountingMetrics metrics;
+  TcpTransport server(runtime_, {}), client(runtime_, {}, &metrics);
+  const std::string endpoint = server.Listen("127.0.0.1", 0, &service).value();
+  TestCallSpec echo(endpoint, "echo", 100'000), get(endpoint, "g 1234567"), bad(endpoint, "x", 50);
+  EXPECT_TRUE(CallOne(client, echo).status.ok());
+  EXPECT_TRUE(CallOne(client, get).status.ok());
+  EXPECT_FALSE(CallOne(client, bad).status.ok());
+  EXPECT_EQ(metrics.counters["transport_bytes_total write tcp ok"].Value(), 100'000u);
+  EXPECT_EQ(metrics.counters["transport_bytes_total read tcp ok"].Value(), 1'334'567u);
+  EXPECT_EQ(metrics.counters["transport_bytes_total read tcp error"].Value(), 0u);
 }
 
 TEST_F(TcpClientTest, HoldsOneConnectionPerCallAtATime) {

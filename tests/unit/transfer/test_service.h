@@ -16,7 +16,7 @@
 namespace mooncake::transfer {
 
 // The byte at `offset` of what a get returns and a put expects.
-inline std::byte PatternAt(uint64_t offset) {
+constexpr std::byte PatternAt(uint64_t offset) {
   return static_cast<std::byte>(offset * 131 + (offset >> 8) * 7 + (offset >> 16));
 }
 std::vector<std::byte> PatternBytes(uint64_t size);
