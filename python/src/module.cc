@@ -5,6 +5,7 @@
 #include "gil.h"
 #include "host_allocator.h"
 #include "mooncake/config.h"
+#include "mooncake/store.h"
 #include "pool_lease.h"
 #include "store_object.h"
 
@@ -12,6 +13,7 @@ PYBIND11_MODULE(_store, module) {
   namespace python = mooncake::python;
   module.doc() = "The native part of mooncake.store; private.";
   python::InstallGilHooks();
+  mooncake::SetInterruptCheck(python::InterruptRequested);
   if (!python::AddStoreType(module.ptr()) || !python::AddPoolLeaseType(module.ptr()) ||
       !python::AddHostAllocator(module.ptr())) {
     throw pybind11::error_already_set();

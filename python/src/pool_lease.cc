@@ -3,6 +3,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "object.h"
+#include "store_object.h"
 
 namespace mooncake::python {
 namespace {
@@ -26,9 +27,7 @@ void GiveBack(Lease& lease) {
   std::shared_ptr<Store> store = std::exchange(lease.store, nullptr);
   if (store == nullptr) return;
   if (lease.fork_generation != ForkGeneration()) {
-    // The parent's: neither its memory nor its store are ours to touch.
-    static std::vector<std::shared_ptr<Store>> inherited;
-    inherited.push_back(std::move(store));
+    LeakInherited(std::move(store));
     return;
   }
   store->LocalPoolRelease(lease.memory);

@@ -37,8 +37,7 @@ void Drop(State& state) {
   std::shared_ptr<Store> store = std::exchange(state.store, nullptr);
   if (store == nullptr) return;
   if (IsForeign(state)) {
-    static std::vector<std::shared_ptr<Store>> inherited;
-    inherited.push_back(std::move(store));
+    LeakInherited(std::move(store));
     return;
   }
   WithoutGil released;
@@ -187,6 +186,10 @@ bool CloseAtExit(PyObject* module) {
 }
 
 }  // namespace
+
+void LeakInherited(std::shared_ptr<Store> store) {
+  static_cast<void>(std::make_unique<std::shared_ptr<Store>>(std::move(store)).release());
+}
 
 Call::Call(PyObject* self, const char* method) : method_(method) {
   const State& state = StateOf(self);

@@ -44,6 +44,10 @@ class Call {
   std::shared_ptr<Store> store_;
 };
 
+// Keeps a share that was inherited by a fork for ever: not even the end of the process may destroy
+// the store, whose threads do not exist here and whose sockets and leases are the parent's.
+void LeakInherited(std::shared_ptr<Store> store);
+
 // Makes a function of the C API out of one that may throw (std::bad_alloc is what can happen).
 template <auto kFunction>
 PyObject* Entry(PyObject* self, PyObject* const* values, Py_ssize_t count,

@@ -262,11 +262,11 @@ def test_a_failed_setup_leaves_nothing_behind(settings: Settings, sqlite_url: st
         for changes in bad * 25:
             with pytest.raises((ValueError, RuntimeError)):
                 store.setup(settings(sqlite_url, **changes))
-        assert (descriptors(), threads()) == before
+        assert descriptors() <= before[0] and threads() <= before[1]
     assert store.setup(settings(sqlite_url)) == 0
     assert store.list_segments(all=True) == store.list_segments()
     store.close()
-    assert (descriptors(), threads()) == before
+    assert descriptors() <= before[0] and threads() <= before[1]
 
 
 def test_unreachable_metadata_fails_in_time(settings: Settings) -> None:

@@ -150,6 +150,8 @@ TEST(Config, StorageFollowsFromTheSegmentSize) {
   EXPECT_EQ(ConfigFromValues(Values(), {})->labels.at("storage"), "true");
   const Texts routed = {{"global_segment_size", "0"}, {"routed_writes", "true"}};
   EXPECT_EQ(ConfigFromValues(Values(routed), {})->labels.at("storage"), "false");
+  const Texts unused = {{"labels", "storage=false"}, {"routed_writes", "true"}};
+  EXPECT_EQ(ConfigFromValues(Values(unused), {})->global_segment_size, 0U);
   EXPECT_THAT(ErrorOf({{"global_segment_size", "0"}, {"labels", "storage=true"}}),
               HasSubstr("global_segment_size"));
   EXPECT_THAT(ErrorOf({{"labels", "storage=false"}}), HasSubstr("routed_writes"));
