@@ -54,6 +54,13 @@ struct StoreConfig {
   uint32_t eviction_high_watermark_percent = 90;  // 1..100.
   uint32_t eviction_low_watermark_percent = 80;   // Below the high watermark.
 
+  // The local hot cache: copies of remote values. 0: none.
+  uint64_t local_hot_cache_size = 0;
+  uint64_t local_hot_block_size = 16ull << 20;  // The largest value that is kept.
+  bool local_hot_cache_use_shm = false;         // Of a daemon: dummy clients share it.
+  bool local_hot_cache_validate = true;         // Ask the key's authority before each use.
+  uint64_t local_hot_cache_max_age_ms = 1'000;  // Without validation: of a copy in use.
+
   std::string cluster_secret;  // Empty: peers are not authenticated.
 
   std::string redis_username;  // Used where the URL names none.

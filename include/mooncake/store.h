@@ -108,6 +108,8 @@ using AllocateTarget = std::function<std::optional<MutableBytes>(size_t item, ui
 // process; nullptr: never. Thread-safe.
 void SetInterruptCheck(bool (*check)());
 
+struct DummyConfig;
+
 class Store {
  public:
   virtual ~Store() = default;  // Closes.
@@ -116,6 +118,10 @@ class Store {
   // kMetadata: the metadata service did not answer within startup_timeout_ms; kConflict: a live
   // node holds the stable_id; kUnsupported: a setting that this build does not have.
   static Result<std::unique_ptr<Store>> Open(const StoreConfig& config);
+
+  // Becomes a client of a daemon on this host (include mooncake/dummy.h). kTransport: it is not
+  // reachable; kInvalidState: it refuses; both name the address, the step and the reason.
+  static Result<std::unique_ptr<Store>> OpenDummy(const DummyConfig& config);
 
   // Leaves the cluster within 10 s; idempotent. Pool leases keep their memory alive.
   virtual void Close() = 0;
@@ -169,6 +175,11 @@ class Store {
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
   virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
   virtual std::string MetricsText() = 0;  // Prometheus text format 0.0.4.
+  // Whether calls can be served: kInvalidState after Close; of a daemon's client, what the daemon
+  // says, or kTransport.
+  virtual Status CheckHealth() { return closed() ? Status(InvalidState("closed")) : Ok(); }
+  // Of a daemon's client: calls about the own node are kUnsupported, and there are no segments.
+  virtual bool is_dummy() const { return false; }
 };
 
 }  // namespace mooncake

@@ -75,6 +75,11 @@ std::vector<Result<uint64_t>> LocalStore::Read(const node::ReadRequest& request)
 
 std::vector<Status> LocalStore::PutMany(std::span<const PutItem> items,
                                         const PutOptions& options) {
+  return PutWanted(items, options, {});
+}
+
+std::vector<Status> LocalStore::PutWanted(std::span<const PutItem> items, const PutOptions& options,
+                                          std::function<bool()> wanted) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return Refuse<void>(items.size(), NotOpen());
   const auto scope = EntryFor(options.tenant);
@@ -91,7 +96,8 @@ std::vector<Status> LocalStore::PutMany(std::span<const PutItem> items,
     batch.index.push_back(i);
     call.BytesIn(size);
   }
-  const node::WriteOptions write{options.replicate, options.if_absent, Deadline(), {}};
+  const node::WriteOptions write{options.replicate, options.if_absent, Deadline(),
+                                 std::move(wanted)};
   std::vector<Status> written = node::WriteValues(core_, batch.items, write);
   if (parts_.hot) {
     for (const node::WriteItem& item : batch.items) parts_.hot->Erase(item.ref);

@@ -60,10 +60,17 @@ class LocalStore final : public Store {
   Status SetState(std::string_view state) override;
   std::string MetricsText() override;
 
- private:
-  routing::Scope ScopeFor(std::string_view tenant) const;
+  // --- For a daemon, which reads and writes on behalf of others -------------------------------
+  StoreParts& parts() { return parts_; }
+  const StoreConfig& config() const { return config_; }
+  // As PutMany, while `wanted` says that the values may still be read and published.
+  std::vector<Status> PutWanted(std::span<const PutItem> items, const PutOptions& options,
+                                std::function<bool()> wanted);
   // The scope to use for a call, interned.
   Result<node::ScopeTable::Entry> EntryFor(std::string_view tenant);
+
+ private:
+  routing::Scope ScopeFor(std::string_view tenant) const;
   // Copies the good keys' refs and remembers where they belong; others get their error.
   uint64_t Deadline() const;
   std::vector<Result<uint64_t>> Read(const node::ReadRequest& request);

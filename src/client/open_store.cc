@@ -1,4 +1,6 @@
 // The one place that knows the adapters: turns a configuration into a running store.
+#include "client/open_store.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,7 +9,6 @@
 
 #include "base/hostport.h"
 #include "base/url.h"
-#include "client/local_store.h"
 #include "metadata/memory/memory_metadata.h"
 #include "metadata/records.h"
 #include "metadata/redis/redis_metadata.h"
@@ -128,19 +129,28 @@ node::NodeConfig NodeConfigOf(const StoreConfig& config, Runtime& runtime, std::
 
 void SetInterruptCheck(bool (*check)()) { interrupt_check.store(check); }
 
+bool client::InterruptWanted() {
+  bool (*check)() = interrupt_check.load();
+  return check != nullptr && check();
+}
+
 Result<std::unique_ptr<Store>> Store::Open(const StoreConfig& config) {
+  MC_TRY(auto store, client::OpenLocalStore(config, {}));
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
+    const StoreConfig& config, const LocalStoreOptions& options) {
   MC_RETURN_IF_ERROR(CheckSupported(config));
   client::StoreParts parts;
   auto runtime = std::make_unique<runtime::RealRuntime>();
-  runtime->SetInterruptCheck([] {
-    bool (*check)() = interrupt_check.load();
-    return check != nullptr && check();
-  });
+  runtime->SetInterruptCheck(InterruptWanted);
   parts.runtime = std::move(runtime);
   parts.metrics = std::make_unique<obs::PrometheusMetrics>(config.tenant);
   MC_TRY(const base::HostPort address, base::ParseHostPort("local_hostname", config.local_hostname));
   node::NodeConfig node_config = NodeConfigOf(config, *parts.runtime, address.host);
   if (address.port) node_config.listen_port = *address.port;
+  node_config.shared_segments = options.shared_segments;
   MC_TRY(node_config.initial_state, metadata::ParseNodeState(config.initial_state));
   MC_TRY(parts.metadata, OpenMetadata(config, *parts.runtime));
   transfer::TcpOptions tcp;
@@ -157,8 +167,7 @@ Result<std::unique_ptr<Store>> Store::Open(const StoreConfig& config) {
   }
   MC_TRY(parts.node, node::Node::Start(node_config, {*parts.runtime, *parts.metadata,
                                                      *parts.transport, *parts.metrics}));
-  return std::unique_ptr<Store>(
-      std::make_unique<client::LocalStore>(config, std::move(parts)));
+  return std::make_unique<LocalStore>(config, std::move(parts));
 }
 
 }  // namespace mooncake

@@ -81,6 +81,11 @@ uint32_t ExtentStore::AddSegment(std::string name, MappedMemory memory) {
   return index;
 }
 
+const MappedMemory* ExtentStore::SegmentMemory(uint32_t index) const {
+  const Segment* segment = SegmentAt(index);
+  return segment == nullptr ? nullptr : &segment->memory;
+}
+
 void ExtentStore::SetSegmentState(uint32_t index, NodeState state) {
   if (Segment* segment = SegmentAt(index)) segment->state.store(state);
 }

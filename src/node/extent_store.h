@@ -124,6 +124,8 @@ class ExtentStore {
   uint32_t AddSegment(std::string name, MappedMemory memory);
   void SetSegmentState(uint32_t index, NodeState state);
   std::vector<SegmentStats> Stats() const;
+  // The memory of a segment, with its descriptor if it is shared. nullptr: no such segment.
+  const MappedMemory* SegmentMemory(uint32_t index) const;
   // The largest capacity of an active segment; what is larger can never be stored here.
   uint64_t LargestSegment() const;
   // Used and capacity of the active segments together.

@@ -42,7 +42,9 @@ std::vector<SegmentRecord> Node::SegmentRecords() const {
 Status Node::Open() {
   if (config_.segment_bytes > 0) {
     MC_TRY(MappedMemory memory,
-           MappedMemory::Map(config_.segment_bytes, config_.hugepage_bytes));
+           config_.shared_segments
+               ? MappedMemory::MapShared(config_.segment_bytes, config_.hugepage_bytes, true)
+               : MappedMemory::Map(config_.segment_bytes, config_.hugepage_bytes));
     extents_.AddSegment(config_.segment_name, std::move(memory));
   }
   MC_TRY(endpoint_,

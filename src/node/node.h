@@ -40,6 +40,7 @@ struct NodeConfig {
   std::string segment_name;
   uint64_t segment_bytes = 0;
   uint64_t hugepage_bytes = 0;
+  bool shared_segments = false;  // Other processes of this host may map them to read.
   uint64_t startup_timeout_ms = 20'000;
   RoutePolicy policy;
 };

@@ -230,6 +230,13 @@ bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
 }
 
 void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* statuses) {
+  if (!IsWanted(options_)) {
+    for (uint32_t i : pending) {
+      GiveBack(i);
+      (*statuses)[i] = NotWanted();
+    }
+    return;
+  }
   std::vector<KeyRef> refs;
   for (const WriteItem& item : items_) refs.push_back(item.ref);
   while (true) {

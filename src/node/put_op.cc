@@ -26,7 +26,11 @@ Error PutError(ItemCode code, const WriteItem& item) {
 // Sends values and their checksums, receives the codes.
 class FusedPut : public CallObserver {
  public:
-  void OnSend(size_t piece, ConstBytes chunk) override { plan.OnSend(piece, chunk); }
+  explicit FusedPut(const WriteOptions& options) : options_(options) {}
+  void OnSend(size_t piece, ConstBytes chunk) override {
+    plan.OnSend(piece, chunk);
+    if (plan.IsTrailer(piece) && !IsWanted(options_)) plan.SpoilChecksums();
+  }
   void OnRestart() override { plan.Restart(); }
   Result<std::span<const MutableBytes>> OnReply(std::string_view message,
                                                 uint64_t payload_size) override {
@@ -37,6 +41,9 @@ class FusedPut : public CallObserver {
 
   GatherPlan plan;
   v1::PutReply reply;
+
+ private:
+  const WriteOptions& options_;
 };
 
 class PutOp {
@@ -90,6 +97,11 @@ class PutOp {
     ExtentPin pin = core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
     if (!pin) return false;
     pin->SetChecksum(CopyIn(item.parts, pin->data()));
+    if (!IsWanted(options_)) {
+      core_.extents.Retire(*pin);
+      statuses_[i] = NotWanted();
+      return true;
+    }
     Publication publication;
     publication.size = item.size;
     publication.checksum = pin->checksum();
@@ -147,7 +159,7 @@ class PutOp {
     std::vector<std::unique_ptr<FusedPut>> puts;
     std::vector<PeerCall> calls(groups.size());
     for (size_t g = 0; g < groups.size(); ++g) {
-      puts.push_back(std::make_unique<FusedPut>());
+      puts.push_back(std::make_unique<FusedPut>(options_));
       const routing::ViewNode& peer = rounds_.view()->node(groups[g].node);
       for (uint32_t i : groups[g].items) puts[g]->plan.Add(items_[i].parts);
       calls[g].peer = peer.lease.id;

@@ -10,6 +10,7 @@
 // least one, counted in `replica_shortfall_total`.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,14 @@ struct WriteOptions {
   const ReplicateConfig* replicate = nullptr;
   bool if_absent = false;
   uint64_t deadline_ms = 0;
+  // Empty, or whether the caller still waits, so that the bytes of `parts` were its value when
+  // they were read. Asked after they were and before they are published; what was sent to
+  // another node by then gets a checksum that does not match.
+  std::function<bool()> wanted;
 };
+
+inline bool IsWanted(const WriteOptions& options) { return !options.wanted || options.wanted(); }
+inline Error NotWanted() { return TransportError("the caller gave up"); }
 
 // One status per item.
 std::vector<Status> WriteValues(Core& core, std::span<const WriteItem> items,

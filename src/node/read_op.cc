@@ -41,6 +41,8 @@ class ReadReceiver : public CallObserver {
 
   std::vector<ItemCode> codes;
   std::vector<uint64_t> sizes;        // Of the whole values.
+  std::vector<Version> versions;      // Empty when they were not asked for.
+  std::vector<uint64_t> checksums;
   std::vector<uint32_t> values;       // Index in the plan of each item with bytes.
   std::vector<std::optional<Route>> routes;  // Of the items whose bytes are elsewhere.
   uint64_t revision = 0;
@@ -123,15 +125,31 @@ class ReadOp {
       results_[i] = ReadError(code, item, 0, request_.ranged);
       return true;
     }
-    if (pin) return CopyLocal(i, *pin);
+    if (pin) return CopyLocal(i, std::move(pin));
     if (state_.empty()) state_.resize(request_.items.size());
     if (core_.routes.Lookup(item.ref, &state_[i].route, nullptr) != kItemOk) return false;
+    if (request_.versions && item.known != 0 && item.known == state_[i].route.version) {
+      SetUnchanged(i, state_[i].route.size);
+      return true;
+    }
     std::vector<uint32_t> routed{i};
     ReadRouted(&routed);
     return routed.empty();
   }
 
-  bool CopyLocal(uint32_t i, Extent& extent) {
+  void SetUnchanged(uint32_t i, uint64_t size) {
+    request_.items[i].unchanged = true;
+    results_[i] = size;
+  }
+
+  void SetVersion(uint32_t i, Version version, uint64_t checksum) {
+    if (!request_.versions) return;
+    request_.items[i].version = version;
+    request_.items[i].checksum = checksum;
+  }
+
+  bool CopyLocal(uint32_t i, ExtentPin pin) {
+    Extent& extent = *pin;
     const ReadItem& item = request_.items[i];
     ConstBytes bytes = extent.data();
     const uint64_t whole = bytes.size();
@@ -141,6 +159,12 @@ class ReadOp {
         return true;
       }
       bytes = bytes.subspan(item.offset, item.limit);
+    }
+    if (request_.adopt && bytes.size() <= item.limit) {
+      extent.Touch();
+      results_[i] = bytes.size();
+      request_.adopt(i, std::move(pin));
+      return true;
     }
     const auto targets = TargetsOf(i, bytes.size());
     if (!targets) {
@@ -218,6 +242,7 @@ class ReadOp {
       AddKey(item.ref.key, message.mutable_keys());
       message.add_limits(request_.allocate ? ~uint64_t{0} : item.limit);
       if (request_.ranged) message.add_offsets(item.offset);
+      if (request_.versions) message.add_known_versions(item.known);
     }
     return message.SerializeAsString();
   }
@@ -235,6 +260,8 @@ class ReadOp {
       if (code == kItemRetryLater || code == kItemWrongAuthority) {
         rounds_.NoteCode(code, receiver.revision);
         again->push_back(i);
+      } else if (code == kItemUnchanged && request_.versions) {
+        SetUnchanged(i, receiver.sizes[k]);
       } else if (code != kItemOk) {
         results_[i] = ReadError(code, request_.items[i], receiver.sizes[k], request_.ranged);
       } else if (receiver.routes[k]) {
@@ -250,6 +277,7 @@ class ReadOp {
   void Settle(uint32_t i, const ReadReceiver& receiver, size_t k, std::vector<uint32_t>* again) {
     if (receiver.Right(k)) {
       results_[i] = request_.ranged ? request_.items[i].limit : receiver.sizes[k];
+      if (!receiver.versions.empty()) SetVersion(i, receiver.versions[k], receiver.checksums[k]);
       return;
     }
     core_.metrics.GetCounter("checksum_validation_total", {{"result", "mismatch"}}).Increment();
@@ -353,7 +381,7 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
       if (owner == kSelf) {
         const Place& place = state_[i].route.replicas[replica[i]];
         ExtentPin pin = core_.extents.Find(place.segment, place.offset, place.generation);
-        if (!pin || !CopyLocal(i, *pin)) unread->push_back(i);
+        if (!pin || !CopyLocal(i, std::move(pin))) unread->push_back(i);
         continue;
       }
       fitting.push_back(i);
@@ -381,6 +409,7 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
       const bool served = calls[c].status.ok() && receivers[c]->codes[k] == kItemOk;
       if (served && receivers[c]->Right(k)) {
         results_[i] = request_.ranged ? request_.items[i].limit : state_[i].route.size;
+        SetVersion(i, state_[i].route.version, state_[i].route.checksum);
       } else {
         unread->push_back(i);
       }
@@ -416,6 +445,11 @@ Status ReadReceiver::ReadGet(std::string_view message) {
   revision = reply.revision();
   codes.assign(reply.codes().begin(), reply.codes().end());
   sizes.assign(reply.sizes().begin(), reply.sizes().end());
+  checksums.assign(reply.checksums().begin(), reply.checksums().end());
+  versions.clear();
+  if (reply.versions_size() == count) {
+    versions.assign(reply.versions().begin(), reply.versions().end());
+  }
   for (int r = 0; r < reply.routed_size(); ++r) {
     std::optional<Route> route = ReadRoute(reply.routes(r), op_.core().names);
     if (!route || reply.routed(r) >= items_.size()) {

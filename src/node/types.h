@@ -22,11 +22,12 @@ namespace mooncake::node {
 using Version = uint64_t;
 inline constexpr int kTermBits = 22;
 
-// An item's outcome on the wire: 0, an ErrorCode, or one of these two.
+// An item's outcome on the wire: 0, an ErrorCode, or one of these.
 using ItemCode = int32_t;
 inline constexpr ItemCode kItemOk = 0;
 inline constexpr ItemCode kItemRetryLater = -1001;
 inline constexpr ItemCode kItemWrongAuthority = -1002;
+inline constexpr ItemCode kItemUnchanged = -1003;  // Of a get: the asker's copy is current.
 
 inline ItemCode CodeOf(ErrorCode code) { return static_cast<ItemCode>(code); }
 // Unknown numbers from newer peers become kNotFound's "unspecified".

@@ -89,7 +89,7 @@ Result<MappedMemory> MappedMemory::MapShared(uint64_t size, uint64_t hugepage_by
 
 Result<MappedMemory> MappedMemory::MapDescriptor(int fd, uint64_t size, bool writable) {
   MappedMemory memory;
-  memory.fd_ = fd;
+  memory.fd_ = fd;  // Closed on all ways out.
   struct stat file = {};
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode)) {
     return InvalidArgument("the descriptor is not a memory file");
@@ -109,6 +109,7 @@ Result<MappedMemory> MappedMemory::MapDescriptor(int fd, uint64_t size, bool wri
   }
   memory.data_ = static_cast<std::byte*>(data);
   memory.size_ = memory.mapped_ = size;
+  close(std::exchange(memory.fd_, -1));  // The mapping does without.
   return memory;
 }
 

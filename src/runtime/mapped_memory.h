@@ -26,7 +26,7 @@ class MappedMemory {
   // `only_we_write`, whoever gets the descriptor can read and no more.
   static Result<MappedMemory> MapShared(uint64_t size, uint64_t hugepage_bytes,
                                         bool only_we_write);
-  // Maps the first `size` bytes of a descriptor from another process, which is taken over.
+  // Maps the first `size` bytes of a descriptor from another process, which is closed.
   // kInvalidArgument: not a memory file of that size, or not sealed against shrinking (reading
   // what its owner has cut off would end this process).
   static Result<MappedMemory> MapDescriptor(int fd, uint64_t size, bool writable);
