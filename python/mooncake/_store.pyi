@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
+from typing_extensions import disjoint_base
+
 _Items = Iterable[Any]
 _Ints = Iterable[int]
 _Rows = Iterable[_Ints]
 
+@disjoint_base
 class NativeStore:
     def _open(self, values: Mapping[str, str], environment: Mapping[str, str]) -> int: ...
     def close(self) -> None: ...
