@@ -270,7 +270,7 @@ TEST_P(TransportContract, AnEmptyBatchDoesNothing) {
 TEST_P(TransportContract, TouchesNothingAfterThePeerDiedWithinTheReply) {
   WithPeer(GetParam(), [](TransportWorld& world, Peer&, Transport& client) {
     Peer victim(world);
-    TestCallSpec spec(victim.endpoint, "g 64000000");
+    TestCallSpec spec(victim.endpoint, "g 24000000");
     bool killed = false;
     spec.observer.on_receive = [&] {
       if (!std::exchange(killed, true)) world.Kill(*victim.transport, victim.endpoint);
@@ -282,7 +282,7 @@ TEST_P(TransportContract, TouchesNothingAfterThePeerDiedWithinTheReply) {
     world.runtime().SleepMs(20);
     EXPECT_EQ(
         std::count(spec.observer.payload.begin(), spec.observer.payload.end(), std::byte{0x5a}),
-        64'000'000);
+        24'000'000);
     EXPECT_TRUE(Eventually(world.runtime(), [&] { return victim.service.live_calls() == 0; }));
   });
 }

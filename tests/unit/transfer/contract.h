@@ -24,7 +24,7 @@ class TransportWorld {
   // Runs the body of a test.
   virtual void Run(const std::function<void()>& body) = 0;
   // Of one network, with a stall limit of kStallMs.
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   static constexpr uint64_t kStallMs = 4'000;  // Everything is slower but the clock.
 #else
   static constexpr uint64_t kStallMs = 500;
