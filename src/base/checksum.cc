@@ -9,9 +9,11 @@
 namespace mooncake::base {
 namespace {
 
-// Fits the first-level cache together with the source, so the hash reads what the copy has just
-// written without a trip to memory.
-constexpr size_t kCopyChunkBytes = 16 * 1024;
+// Fits the second-level cache together with the source, so the hash reads what the copy has just
+// written without a trip to memory; measured best among 4 to 128 KiB. Twice as much is still
+// there, and one call of the hash costs less than the stream.
+constexpr size_t kCopyChunkBytes = 64 * 1024;
+constexpr size_t kCopyAtOnceBytes = 2 * kCopyChunkBytes;
 
 }  // namespace
 
@@ -29,7 +31,7 @@ uint64_t CopyWithChecksum(MutableBytes target, ConstBytes source) {
   if (source.empty()) return Checksum(source);
   // The hash reads the target: it vouches for the bytes that were copied, even if somebody
   // changes the source meanwhile.
-  if (source.size() <= kCopyChunkBytes) {
+  if (source.size() <= kCopyAtOnceBytes) {
     std::memcpy(target.data(), source.data(), source.size());
     return Checksum(target.first(source.size()));
   }

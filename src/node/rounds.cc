@@ -29,7 +29,7 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
     if (ranks.empty() || ranks[0] == self) {
       // Nobody, or us: then our table said moments ago that it is not ready.
       stale_ = true;
-      if (ranks.empty()) last_error_ = TransportError("the cluster has no node that keeps routes");
+      if (ranks.empty()) NoteNobody();
       continue;
     }
     const uint64_t size = sizes.empty() ? 0 : sizes[item];
@@ -62,6 +62,12 @@ void Rounds::NotePeerFailed(const NodeId& peer, const Error& error) {
   if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();
   suspected_for_ms_ = std::max(suspected_for_ms_, core_.membership.SuspectedForMs(peer));
   last_error_ = error;
+}
+
+void Rounds::NoteNobody() {
+  peer_failed_ = true;
+  if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();
+  last_error_ = TransportError("the cluster has no active node that keeps routes");
 }
 
 void Rounds::NoteMalformed(const NodeId& peer) {

@@ -43,6 +43,8 @@ class Rounds {
   const Error& last_error() const { return last_error_; }
 
  private:
+  void NoteNobody();
+
   static constexpr int kRoundsMax = 10'000;  // Far above what the deadline allows.
   Core& core_;
   const uint64_t deadline_ms_;
@@ -50,7 +52,7 @@ class Rounds {
   int round_ = 0;
   uint64_t wanted_revision_ = 0;
   bool stale_ = false;
-  bool peer_failed_ = false;
+  bool peer_failed_ = false;   // Or there is no peer to ask.
   uint64_t first_failure_ms_ = 0;
   uint64_t suspected_for_ms_ = 0;
   Error last_error_;

@@ -221,8 +221,11 @@ void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& afte
 
 void ApplyView(Core& core, const routing::ClusterView& before,
                const routing::ClusterView& after) {
+  using routing::Slot;
   const NodeId self = core.membership.self();
-  const std::vector<Slot> lost = routing::LostSlots(before, after, self);
+  std::vector<Slot> lost = routing::LostSlots(before, after, self);
+  // A slot that nobody else answers for stays here: a draining node serves reads to the end.
+  std::erase_if(lost, [&](Slot slot) { return after.Ranks(slot).empty(); });
   if (!lost.empty()) core.routes.Lose(lost);
   const std::vector<Slot> gained = routing::GainedSlots(before, after, self);
   if (!gained.empty()) Takeover(core, before, after).Run(gained);
