@@ -20,7 +20,11 @@ PyObject* RaiseValue(const char* format, ...);
 PyObject* RaiseRuntime(const char* format, ...);
 
 // The number of a failed batch item.
-inline long CodeOf(const Error& error) { return static_cast<long>(error.code); }
+inline long CodeOf(const Error& error) {
+  // Of the published codes, "not allowed now" is the one for memory that is not registered.
+  const bool refused = error.code == ErrorCode::kInvalidArgument;
+  return static_cast<long>(refused ? ErrorCode::kInvalidState : error.code);
+}
 
 // A line about a failure that Python only sees as a number, at most one a second for each
 // method. A miss logs nothing.
