@@ -29,6 +29,10 @@ class IngestCall : public ServerCall {
       if (item.code != kUndecided) continue;
       item.code = Gate(item);
       if (item.code != kUndecided) continue;
+      if (core_.membership.state() != NodeState::kActive) {  // Draining: no new copies.
+        item.code = CodeOf(ErrorCode::kNoSpace);
+        continue;
+      }
       bool would_block = false;
       const ReserveRequest reserve{item.ref, item.size,           soft_pin_,
                                    writer_,  core_.runtime.NowMs(), segment_};

@@ -12,6 +12,7 @@ namespace {
 constexpr uint64_t kJoinRetryMs = 200;
 constexpr uint64_t kBeatRetryMs = 500;
 constexpr size_t kSuspicionsMax = 4096;
+constexpr uint64_t kTickMs = 250;
 }  // namespace
 
 Membership::Membership(const MembershipOptions& options, Runtime& runtime,
@@ -24,7 +25,8 @@ Membership::Membership(const MembershipOptions& options, Runtime& runtime,
       builder_(options.route_scope),
       beat_(runtime.NewEvent()),
       refresh_(runtime.NewEvent()),
-      fetched_(runtime.NewEvent()) {}
+      fetched_(runtime.NewEvent()),
+      tick_(runtime.NewEvent()) {}
 
 Membership::~Membership() { Stop(); }
 
@@ -77,7 +79,7 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
   record_ = record;
   record_.id = *acquired;
   self_name_ = record_.id.ToString();
-  lease_confirmed_ms_.store(runtime_.NowMs());
+  state_.store(record_.state);
   return Ok();
 }
 
@@ -98,17 +100,22 @@ void Membership::Start(std::function<void(const ViewPtr&, const ViewPtr&)> on_vi
   on_view_(routing::EmptyView(), view());
   heartbeat_thread_ = runtime_.Spawn("mc-heartbeat", [this] { HeartbeatLoop(); });
   refresh_thread_ = runtime_.Spawn("mc-view", [this] { RefreshLoop(); });
+  last_tick_ms_.store(runtime_.NowMs());
+  tick_thread_ = runtime_.Spawn("mc-tick", [this] { TickLoop(); });
 }
 
 void Membership::Stop() {
   if (!stop_.exchange(true)) {
     beat_->Set();
     refresh_->Set();
+    tick_->Set();
   }
   if (heartbeat_thread_) heartbeat_thread_->Join();
   if (refresh_thread_) refresh_thread_->Join();
+  if (tick_thread_) tick_thread_->Join();
   heartbeat_thread_.reset();
   refresh_thread_.reset();
+  tick_thread_.reset();
 }
 
 Result<uint64_t> Membership::Leave() {
@@ -124,10 +131,8 @@ Result<uint64_t> Membership::Leave() {
 
 Status Membership::Renew() {
   const LeaseRecord record = this->record();
-  const uint64_t asked_ms = runtime_.NowMs();
   auto renewed = metadata_.Renew(record, options_.lease_ttl_ms);
   if (!renewed) return std::move(renewed).error();
-  lease_confirmed_ms_.store(asked_ms);
   if (renewed->recreated || renewed->was_suspect || renewed->revision > view()->revision()) {
     RefreshSoon();
   }
@@ -140,6 +145,7 @@ Status Membership::Update(const std::function<void(LeaseRecord&)>& change) {
   {
     base::MutexLock lock(mu_);
     change(record_);
+    state_.store(record_.state);
   }
   Status status = Renew();
   if (!status) beat_->Set();  // The heartbeat thread goes on trying.
@@ -202,7 +208,10 @@ void Membership::RefreshOnce() {
   }
   metrics_.GetCounter("membership_refresh_total", {{"result", status.ok() ? "ok" : "error"}})
       .Increment();
-  if (!status) {
+  if (status.ok()) {
+    DropUnconfirmed();
+    frozen_.store(false);
+  } else {
     obs::LogRateLimited(obs::LogLevel::kWarning, "membership.refresh",
                         "membership not refreshed: " + status.error().ToString());
   }
@@ -215,19 +224,44 @@ Status Membership::FetchView() {
   MC_TRY(MembershipChanges changes, metadata_.ReadChanges(since));
   std::map<NodeId, LeaseRecord> previous;
   if (changes.full) previous.swap(members_);
-  for (LeaseRecord& lease : changes.leases) members_.insert_or_assign(lease.id, std::move(lease));
-  for (const NodeId& id : changes.gone) members_.erase(id);
-  // A service that came back empty must not empty the cluster: the lost lease of a live node is
-  // recreated by its next heartbeat, and until one lease has passed it stays in the view.
-  const bool wiped = changes.full && since > 0 && members_.size() < previous.size() &&
-                     !members_.contains(self());
-  if (wiped) {
-    members_.swap(previous);
-    beat_->Set();
-    return MetadataError("the metadata service lost this node's lease; registering again");
+  for (LeaseRecord& lease : changes.leases) {
+    unconfirmed_.erase(lease.id);
+    members_.insert_or_assign(lease.id, std::move(lease));
   }
+  for (const NodeId& id : changes.gone) {
+    unconfirmed_.erase(id);
+    members_.erase(id);
+  }
+  if (changes.full && since > 0) KeepUnconfirmed(previous);
   Install(changes.revision);
   return Ok();
+}
+
+// A service that came back empty must not empty the cluster: a live node recreates its lease
+// with its next heartbeat, and until one lease has passed it stays in the view.
+void Membership::KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous) {
+  const uint64_t until_ms = runtime_.NowMs() + options_.lease_ttl_ms;
+  for (const auto& [id, lease] : previous) {
+    if (members_.contains(id)) continue;
+    const auto next = members_.upper_bound(id);
+    const bool succeeded = next != members_.end() && next->first.stable_id == id.stable_id;
+    if (succeeded) continue;
+    members_.emplace(id, lease);
+    unconfirmed_.try_emplace(id, until_ms);
+    if (id == self()) beat_->Set();
+  }
+}
+
+void Membership::DropUnconfirmed() {
+  if (unconfirmed_.empty()) return;
+  const uint64_t now_ms = runtime_.NowMs();
+  const NodeId self = this->self();
+  const size_t dropped = std::erase_if(unconfirmed_, [&](const auto& entry) {
+    if (now_ms < entry.second || entry.first == self) return false;
+    members_.erase(entry.first);
+    return true;
+  });
+  if (dropped > 0) Install(view()->revision());
 }
 
 void Membership::Install(uint64_t revision) {
@@ -309,8 +343,27 @@ void Membership::ReportSuspicions() {
   }
 }
 
-bool Membership::LeaseDoubtful() const {
-  return runtime_.NowMs() - lease_confirmed_ms_.load() > options_.lease_ttl_ms;
+void Membership::TickLoop() {
+  while (!stop_.load()) {
+    tick_->WaitUntil(runtime_.NowMs() + kTickMs);
+    if (Frozen()) {
+      frozen_.store(true);
+      refresh_->Set();
+    }
+    last_tick_ms_.store(runtime_.NowMs());
+  }
+}
+
+bool Membership::Frozen() const {
+  if (frozen_.load(std::memory_order_relaxed)) return true;
+  const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
+  const uint64_t limit_ms = std::max(options_.lease_ttl_ms / 2, 4 * kTickMs);
+  return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&
+         runtime_.NowMs() > last_ms + limit_ms;
+}
+
+void Membership::AwaitThaw(uint64_t deadline_ms) {
+  if (Frozen()) RefreshTo(0, deadline_ms);
 }
 
 }  // namespace mooncake::node

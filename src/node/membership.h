@@ -78,9 +78,13 @@ class Membership {
   bool Suspected(const NodeId& id) const;
   // How long the peer has been suspected; 0: it is not.
   uint64_t SuspectedForMs(const NodeId& id) const;
-  // Whether this node's own lease may have lapsed unnoticed (it was stopped, or the service is
-  // away) and has not been confirmed since.
-  bool LeaseDoubtful() const;
+  // Whether this process stood still for so long (stopped, swapped, a suspended machine) that its
+  // lease may have lapsed and its slots moved; until a fresh look at the membership it must not
+  // answer for them. Not the same as a metadata service that is away: then nothing moves.
+  bool Frozen() const;
+  // Waits for that look if needed, at most until `deadline_ms`. Cheap when not frozen.
+  void AwaitThaw(uint64_t deadline_ms);
+  NodeState state() const { return state_.load(std::memory_order_relaxed); }
 
  private:
   struct Suspicion {
@@ -95,6 +99,9 @@ class Membership {
   Status FetchView();
   void Install(uint64_t revision);
   void ReportSuspicions();
+  void TickLoop();
+  void KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous);
+  void DropUnconfirmed();
   void NoteHeartbeat(const Status& status);
   Result<std::optional<LeaseRecord>> FindHolder(const std::string& stable_id);
   Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask, bool* retry);
@@ -109,11 +116,16 @@ class Membership {
   std::atomic<ViewPtr> view_;
   std::atomic<uint64_t> fetches_started_{0};
   std::atomic<uint64_t> fetches_done_{0};
-  std::atomic<uint64_t> lease_confirmed_ms_{0};
+  std::atomic<uint64_t> last_tick_ms_{0};  // Of the ticker; old: the process stood still.
+  std::atomic<bool> frozen_{false};        // It did, and no refresh has succeeded since.
+  std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> stop_{false};
 
   std::map<NodeId, LeaseRecord> members_;  // Refresher thread only (and Join).
+  // Members that a full answer of the service left out (it came back empty), and until when
+  // they may register themselves again. Likewise.
+  std::map<NodeId, uint64_t> unconfirmed_;
   routing::ViewBuilder builder_;           // Likewise.
 
   mutable base::Mutex mu_;
@@ -124,7 +136,9 @@ class Membership {
   std::unique_ptr<Event> refresh_;  // Set: poll now.
   std::unique_ptr<Event> fetched_;  // Set after every fetch.
   std::unique_ptr<Thread> heartbeat_thread_;
+  std::unique_ptr<Event> tick_;     // Set: stop ticking.
   std::unique_ptr<Thread> refresh_thread_;
+  std::unique_ptr<Thread> tick_thread_;
   uint32_t beat_failures_ = 0;  // Heartbeat thread only.
 };
 

@@ -93,11 +93,29 @@ auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
   };
 }
 
-}  // namespace
+constexpr uint64_t kThawMs = 2'000;
 
-std::unique_ptr<ServerCall> NodeService::Accept(const IncomingRequest& request) {
-  Core* core = core_.load(std::memory_order_acquire);
-  if (core == nullptr) return nullptr;
+// Serves a call only after a fresh look at the membership: this process stood still, and what it
+// answered for may have moved meanwhile.
+class ThawedCall : public ServerCall {
+ public:
+  ThawedCall(Core& core, std::unique_ptr<ServerCall> call) : core_(core), call_(std::move(call)) {}
+  bool Prepare(bool may_block) override {
+    if (core_.membership.Frozen()) {
+      if (!may_block) return false;
+      core_.membership.AwaitThaw(core_.runtime.NowMs() + kThawMs);
+    }
+    return call_->Prepare(may_block);
+  }
+  std::span<const MutableBytes> PayloadTargets() override { return call_->PayloadTargets(); }
+  bool Run(bool may_block, Reply& reply) override { return call_->Run(may_block, reply); }
+
+ private:
+  Core& core_;
+  std::unique_ptr<ServerCall> call_;
+};
+
+std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& request) {
   switch (static_cast<MessageType>(request.type)) {
     case MessageType::kPing:
       return AcceptMessage<v1::PingRequest, v1::PingReply>(*core, request, ServePing);
@@ -137,6 +155,16 @@ std::unique_ptr<ServerCall> NodeService::Accept(const IncomingRequest& request) 
                                                                Quick(ServeMirror));
   }
   return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<ServerCall> NodeService::Accept(const IncomingRequest& request) {
+  Core* core = core_.load(std::memory_order_acquire);
+  if (core == nullptr) return nullptr;
+  std::unique_ptr<ServerCall> call = AcceptByType(core, request);
+  if (call == nullptr || !core->membership.Frozen()) return call;
+  return std::make_unique<ThawedCall>(*core, std::move(call));
 }
 
 }  // namespace mooncake::node

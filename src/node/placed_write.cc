@@ -123,7 +123,7 @@ void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
 
 bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
   const WriteItem& item = items_[i];
-  if (core_.membership.record().state != NodeState::kActive) return false;
+  if (core_.membership.state() != NodeState::kActive) return false;
   bool would_block = false;
   const ReserveRequest reserve{item.ref, item.size,           soft_pin(),
                                kSelf,    core_.runtime.NowMs(), segment};

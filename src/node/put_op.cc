@@ -88,6 +88,7 @@ class PutOp {
   bool PutHere(uint32_t i, uint64_t largest) {
     const WriteItem& item = items_[i];
     if (item.size > largest || largest == 0) return false;
+    if (core_.membership.state() != NodeState::kActive) return false;
     const ItemCode present = core_.routes.Lookup(item.ref, nullptr, nullptr);
     if (present == kItemWrongAuthority || present == kItemRetryLater) return false;
     if (present == kItemOk && options_.if_absent) return true;

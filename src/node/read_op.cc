@@ -389,6 +389,7 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
     if (fitting.empty()) continue;
     const routing::NodeIndex index = view->FindName(core_.names.NameOf(owner));
     if (index == routing::kNoNode) {
+      rounds_.NoteUnknownOwner();
       unread->insert(unread->end(), fitting.begin(), fitting.end());
       continue;
     }

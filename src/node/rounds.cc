@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace mooncake::node {
 
@@ -9,12 +10,20 @@ namespace {
 constexpr uint64_t kWaitMinMs = 1;
 constexpr uint64_t kWaitMaxMs = 25;
 constexpr uint64_t kRefreshWaitMs = 2'000;
+
+// The view to start with: not one from before this process stood still.
+ViewPtr TakeView(Core& core, uint64_t deadline_ms) {
+  if (core.membership.Frozen()) {
+    core.membership.AwaitThaw(std::min(deadline_ms, core.runtime.NowMs() + kRefreshWaitMs));
+  }
+  return core.view();
+}
 }  // namespace
 
 Rounds::Rounds(Core& core, uint64_t deadline_ms)
     : core_(core),
       deadline_ms_(deadline_ms),
-      view_(core.view()),
+      view_(TakeView(core, deadline_ms)),
       last_error_(TransportError("no authority answered")) {}
 
 std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
@@ -87,6 +96,8 @@ bool Rounds::Again() {
   const uint64_t before = view_->revision();
   if (wanted_revision_ > before) {
     core_.membership.RefreshTo(wanted_revision_, std::min(deadline_ms_, now_ms + kRefreshWaitMs));
+  } else if (std::exchange(unknown_owner_, false)) {
+    core_.membership.RefreshTo(0, std::min(deadline_ms_, now_ms + kRefreshWaitMs));
   } else {
     if (stale_ || peer_failed_) core_.membership.RefreshSoon();
     core_.runtime.SleepMs(wait_ms);

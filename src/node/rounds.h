@@ -36,6 +36,8 @@ class Rounds {
   void NoteCode(ItemCode code, uint64_t revision);
   void NotePeerFailed(const NodeId& peer, const Error& error);
   void NoteMalformed(const NodeId& peer);
+  // A route names an owner that the view does not have: perhaps it has just joined.
+  void NoteUnknownOwner() { unknown_owner_ = true; }
 
   // Waits as the evidence asks for and takes the newest view. False: give up; last_error says
   // why.
@@ -52,6 +54,7 @@ class Rounds {
   int round_ = 0;
   uint64_t wanted_revision_ = 0;
   bool stale_ = false;
+  bool unknown_owner_ = false;
   bool peer_failed_ = false;   // Or there is no peer to ask.
   uint64_t first_failure_ms_ = 0;
   uint64_t suspected_for_ms_ = 0;
