@@ -101,22 +101,30 @@ std::vector<SegmentStats> ExtentStore::Stats() const {
   return stats;
 }
 
+template <typename Visit>
+void ExtentStore::ForEachActive(const Visit& visit) const {
+  const uint32_t count = segment_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    Segment& segment = *SegmentAt(i);
+    if (segment.state.load(std::memory_order_relaxed) == NodeState::kActive) visit(segment);
+  }
+}
+
 uint64_t ExtentStore::LargestSegment() const {
   uint64_t largest = 0;
-  for (const SegmentStats& stats : Stats()) {
-    if (stats.state == NodeState::kActive) largest = std::max(largest, stats.capacity_bytes);
-  }
+  ForEachActive([&](const Segment& segment) {
+    largest = std::max(largest, segment.allocator.capacity_bytes());
+  });
   return largest;
 }
 
 std::pair<uint64_t, uint64_t> ExtentStore::Usage() const {
   uint64_t used = 0;
   uint64_t capacity = 0;
-  for (const SegmentStats& stats : Stats()) {
-    if (stats.state != NodeState::kActive) continue;
-    used += stats.used_bytes;
-    capacity += stats.capacity_bytes;
-  }
+  ForEachActive([&](const Segment& segment) {
+    used += segment.allocator.used_bytes();
+    capacity += segment.allocator.capacity_bytes();
+  });
   return {used, capacity};
 }
 
@@ -203,16 +211,15 @@ constexpr uint32_t kIdlePins = 2;
 
 std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<uint32_t> wanted) {
   Segment* fullest = wanted ? SegmentAt(*wanted) : nullptr;
+  double most = -1;
   if (!wanted) {
-    double most = -1;
-    for (const SegmentStats& stats : Stats()) {
-      if (stats.state != NodeState::kActive || stats.capacity_bytes == 0) continue;
-      const double fill = static_cast<double>(stats.used_bytes) / stats.capacity_bytes;
-      if (fill > most) {
-        most = fill;
-        fullest = SegmentAt(stats.index);
-      }
-    }
+    ForEachActive([&](Segment& segment) {
+      const double capacity = static_cast<double>(segment.allocator.capacity_bytes());
+      const double fill = static_cast<double>(segment.allocator.used_bytes()) / capacity;
+      if (capacity == 0 || fill <= most) return;
+      most = fill;
+      fullest = &segment;
+    });
   }
   std::vector<ExtentPin> victims;
   if (fullest == nullptr) return victims;

@@ -124,6 +124,7 @@ class ExtentStore {
   uint32_t AddSegment(std::string name, MappedMemory memory);
   void SetSegmentState(uint32_t index, NodeState state);
   std::vector<SegmentStats> Stats() const;
+  bool has_segments() const { return segment_count_.load(std::memory_order_acquire) > 0; }
   // The memory of a segment, with its descriptor if it is shared. nullptr: no such segment.
   const MappedMemory* SegmentMemory(uint32_t index) const;
   // The largest capacity of an active segment; what is larger can never be stored here.
@@ -154,6 +155,8 @@ class ExtentStore {
     mutable base::Mutex mu_;
     std::unordered_map<uint64_t, ExtentPin> by_place MC_GUARDED_BY(mu_);
   };
+  template <typename Visit>
+  void ForEachActive(const Visit& visit) const;
   static uint64_t PlaceKey(uint32_t segment, uint64_t offset);
   IndexShard& ShardOf(uint64_t place_key) const;
   Segment* SegmentAt(uint32_t index) const;

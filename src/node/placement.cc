@@ -17,7 +17,7 @@ class Chooser {
       : core_(core),
         view_(view),
         self_(view.FindName(core.membership.self_name())),
-        own_storage_(!core.extents.Stats().empty()) {}
+        own_storage_(core.extents.has_segments()) {}
 
   void Add(routing::NodeIndex node, std::string segment) {
     if (node == routing::kNoNode) return;

@@ -77,7 +77,7 @@ class PutOp {
     const ReplicateConfig* policy = options_.replicate;
     if (policy == nullptr) return core_.options.replica_count <= 1;
     const bool local = (policy->prefer_local || policy->prefer_alloc_in_same_node) &&
-                       !core_.extents.Stats().empty();
+                       core_.extents.has_segments();
     return policy->replica_num <= 1 && policy->preferred_segments.empty() &&
            policy->preferred_storage_owners.empty() && !local;
   }
