@@ -22,11 +22,12 @@ if(PROJECT_IS_TOP_LEVEL AND NOT MOONCAKE_SANITIZE AND NOT DEFINED CMAKE_COMPILE_
 endif()
 
 # Code that includes a precompiled header can only be cached when ccache is told that the header
-# cannot change behind its back, which holds as the build system rebuilds it.
+# cannot change behind its back, which holds as the build system rebuilds it. With relative paths
+# the build folders of one checkout (dev and the wheel have the same flags) share what they compile.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${CCACHE_PROGRAM}")
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${CCACHE_PROGRAM}")
 endif()
 
 add_library(mooncake_flags INTERFACE)
