@@ -96,6 +96,13 @@ struct SegmentInfo {
   std::vector<std::string> tags;
 };
 
+struct HandoffPlan {
+  std::string stable_id;
+  uint64_t from_epoch = 0;
+  uint64_t to_epoch = 0;
+  uint64_t deadline_ms = 0;  // From now: how long the successor may take to become active.
+};
+
 enum class Existence : int8_t { kMissing = 0, kPresent = 1 };
 
 // Gives memory for a value whose size is only known once the owner has answered. Called at most
@@ -174,6 +181,21 @@ class Store {
   virtual Status Heartbeat() = 0;  // One heartbeat now; the background one goes on.
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
   virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
+  // These five are kUnsupported for a store that is not a node itself.
+  // Offers another segment of `bytes`. kNoSpace: the memory cannot be had.
+  virtual Result<SegmentInfo> ExpandLocalMemory(uint64_t bytes);
+  // No new copies go there, and what is there moves as far as there is room elsewhere.
+  // kNotFound: no such segment here. kInvalidState: the last active one.
+  virtual Status DrainSegment(const std::string& name);
+  // True: the segment is gone. False: something is still in it. kInvalidState: not draining.
+  virtual Result<bool> RetireSegment(const std::string& name);
+  // Enters draining and moves this node's replicas to other owners; returns how many left.
+  // kNoSpace, with what remains: not enough writable placement targets.
+  virtual Result<uint64_t> EvacuateOwnedReplicas();
+  // Asks the live standby of the same stable_id (the one with the epoch, or the newest) to take
+  // over. kInvalidState: there is none.
+  virtual Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
+                                          std::optional<uint64_t> deadline_ms);
   virtual std::string MetricsText() = 0;  // Prometheus text format 0.0.4.
   // Whether calls can be served: kInvalidState after Close; of a daemon's client, what the daemon
   // says, or kTransport.

@@ -353,43 +353,6 @@ Status LocalStore::Heartbeat() {
   return parts_.node->Heartbeat();
 }
 
-std::vector<SegmentInfo> LocalStore::ListSegments(bool all) {
-  std::vector<SegmentInfo> segments;
-  const auto add = [&](const std::string& owner, const std::string& endpoint,
-                       const SegmentRecord& record) {
-    SegmentInfo& info = segments.emplace_back();
-    info.owner = owner;
-    info.segment_name = record.name;
-    info.transport_endpoint = endpoint;
-    info.capacity_bytes = record.capacity_bytes;
-    info.used_bytes = record.used_bytes;
-    info.state = record.state == NodeState::kActive     ? "Active"
-                 : record.state == NodeState::kDraining ? "Draining"
-                                                        : "Retired";
-    info.alignment_bytes = allocator::kAlignment;
-    info.tags = {"dram"};
-  };
-  for (const node::SegmentStats& stats : core_.extents.Stats()) {
-    add(NodeName(), Hostname(),
-        {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state});
-  }
-  if (!all) return segments;
-  for (const routing::ViewNode& node : core_.view()->nodes()) {
-    if (node.lease.id.ToString() == NodeName()) continue;
-    for (const SegmentRecord& record : node.lease.segments) {
-      add(node.lease.id.ToString(), node.lease.endpoint, record);
-    }
-  }
-  return segments;
-}
-
-Status LocalStore::SetState(std::string_view text) {
-  base::Gate::Pass pass(parts_.node->gate());
-  if (!pass) return NotOpen();
-  MC_TRY(const NodeState state, metadata::ParseNodeState(text));
-  return parts_.node->SetState(state);
-}
-
 void LocalStore::RefreshGauges() {
   Metrics& metrics = *parts_.metrics;
   for (const node::SegmentStats& stats : core_.extents.Stats()) {

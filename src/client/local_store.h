@@ -58,6 +58,12 @@ class LocalStore final : public Store {
   Status Heartbeat() override;
   std::vector<SegmentInfo> ListSegments(bool all) override;
   Status SetState(std::string_view state) override;
+  Result<SegmentInfo> ExpandLocalMemory(uint64_t bytes) override;
+  Status DrainSegment(const std::string& name) override;
+  Result<bool> RetireSegment(const std::string& name) override;
+  Result<uint64_t> EvacuateOwnedReplicas() override;
+  Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
+                                  std::optional<uint64_t> deadline_ms) override;
   std::string MetricsText() override;
 
   // --- For a daemon, which reads and writes on behalf of others -------------------------------

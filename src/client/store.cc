@@ -2,6 +2,20 @@
 
 namespace mooncake {
 
+namespace {
+Error NotANode(const char* method) {
+  return Unsupported(std::string(method) + " is not available in dummy mode");
+}
+}  // namespace
+
+Result<SegmentInfo> Store::ExpandLocalMemory(uint64_t) { return NotANode("expand_local_memory"); }
+Status Store::DrainSegment(const std::string&) { return NotANode("drain_segment"); }
+Result<bool> Store::RetireSegment(const std::string&) { return NotANode("retire_segment"); }
+Result<uint64_t> Store::EvacuateOwnedReplicas() { return NotANode("evacuate_owned_replicas"); }
+Result<HandoffPlan> Store::PlanHandoff(std::optional<uint64_t>, std::optional<uint64_t>) {
+  return NotANode("plan_handoff");
+}
+
 Status Store::Put(std::string_view key, ConstBytes value, const PutOptions& options) {
   const PutItem item{key, {&value, 1}};
   return std::move(PutMany({&item, 1}, options)[0]);

@@ -26,7 +26,6 @@ Evictor::Evictor(Runtime& runtime, Metrics& metrics)
 
 void Evictor::Start(Core& core) {
   core_ = &core;
-  if (!core.extents.has_segments()) return;
   thread_ = runtime_.Spawn("mc-evict", [this] { Loop(); });
 }
 

@@ -90,6 +90,11 @@ void ExtentStore::SetSegmentState(uint32_t index, NodeState state) {
   if (Segment* segment = SegmentAt(index)) segment->state.store(state);
 }
 
+void ExtentStore::DiscardSegment(uint32_t index) {
+  Segment* segment = SegmentAt(index);
+  if (segment != nullptr && segment->allocator.used_bytes() == 0) segment->memory.Discard();
+}
+
 std::vector<SegmentStats> ExtentStore::Stats() const {
   std::vector<SegmentStats> stats;
   const uint32_t count = segment_count_.load(std::memory_order_acquire);

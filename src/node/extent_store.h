@@ -123,6 +123,8 @@ class ExtentStore {
   // Offers memory. The index is the segment's number in the node's lease for ever.
   uint32_t AddSegment(std::string name, MappedMemory memory);
   void SetSegmentState(uint32_t index, NodeState state);
+  // Gives the pages of a segment that is not active and holds nothing back to the kernel.
+  void DiscardSegment(uint32_t index);
   std::vector<SegmentStats> Stats() const;
   bool has_segments() const { return segment_count_.load(std::memory_order_acquire) > 0; }
   // The memory of a segment, with its descriptor if it is shared. nullptr: no such segment.

@@ -36,7 +36,9 @@ class IngestCall : public ServerCall {
       bool would_block = false;
       const ReserveRequest reserve{item.ref, item.size,           soft_pin_,
                                    writer_,  core_.runtime.NowMs(), segment_};
-      item.pin = core_.evictor.Reserve(reserve, may_block, deadline_ms_, &would_block);
+      item.pin = no_evict_
+                     ? core_.extents.Reserve(reserve)
+                     : core_.evictor.Reserve(reserve, may_block, deadline_ms_, &would_block);
       if (would_block) return false;
       item.code = item.pin ? kItemOk : CodeOf(ErrorCode::kNoSpace);
     }
@@ -106,6 +108,7 @@ class IngestCall : public ServerCall {
   Core& core_;
   std::vector<Item> items_;
   bool soft_pin_ = false;
+  bool no_evict_ = false;
   std::string segment_;
 
  private:
@@ -186,6 +189,7 @@ class WriteCall : public IngestCall {
     }
     soft_pin_ = message_.soft_pin();
     segment_ = message_.segment();
+    no_evict_ = message_.no_evict();
     meant_for_us_ = message_.owner() == core_.membership.self_name();
     return Read(message_, request);
   }

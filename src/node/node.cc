@@ -18,7 +18,10 @@ constexpr uint64_t kFirstViewMs = 5'000;
 }  // namespace
 
 Node::Node(const NodeConfig& config, NodePorts ports)
-    : config_(config), ports_(ports), routes_(extents_) {}
+    : config_(config),
+      ports_(ports),
+      routes_(extents_),
+      handoff_stop_(ports.runtime.NewEvent()) {}
 
 Result<std::unique_ptr<Node>> Node::Start(const NodeConfig& config, NodePorts ports) {
   std::unique_ptr<Node> node(new Node(config, ports));
@@ -68,7 +71,10 @@ Status Node::Open() {
   membership_->Start([this](const ViewPtr& before, const ViewPtr& after) {
     ApplyView(*core_, *before, *after);
   });
-  if (config_.initial_state == NodeState::kStandby) return Ok();
+  if (config_.initial_state == NodeState::kStandby) {
+    handoff_watch_ = ports_.runtime.Spawn("mc-handoff", [this] { WatchHandoff(); });
+    return Ok();
+  }
   MC_RETURN_IF_ERROR(SetState(config_.initial_state));
   // The others would learn of it within a second; a read right after the join must not wait.
   TellAll(membership_->view()->revision());
@@ -180,6 +186,8 @@ void Node::Close() {
   gate_.Close();
   const uint64_t limit_ms = ports_.runtime.NowMs() + kCallersLeaveMs;
   while (gate_.inside() > 0 && ports_.runtime.NowMs() < limit_ms) ports_.runtime.SleepMs(1);
+  handoff_stop_->Set();
+  if (handoff_watch_) handoff_watch_->Join();
   if (reconciler_) reconciler_->Stop();
   if (evictor_) evictor_->Stop();
   if (outbox_) outbox_->Stop(ports_.runtime.NowMs() + kFlushMs);

@@ -10,6 +10,7 @@
 
 #include "base/gate.h"
 #include "node/core.h"
+#include "node/evacuation.h"
 #include "node/evictor.h"
 #include "node/node_service.h"
 #include "node/outbox.h"
@@ -60,6 +61,18 @@ class Node {
   std::string name() const { return membership_->self_name(); }
   Status SetState(NodeState state);
   Status Heartbeat() { return membership_->HeartbeatNow(); }
+  // Adds a segment named "<first segment>-ext-<n>". kNoSpace: the memory cannot be had.
+  Result<SegmentStats> ExpandMemory(uint64_t bytes);
+  // No new copies go to the segment from now on; moves what is in it, as far as there is room.
+  // Ok when it was draining already. kInvalidState: the last active segment, or retired.
+  Status DrainSegment(const std::string& name);
+  // True: gone. False: something is still in it. kInvalidState: not draining.
+  Result<bool> RetireSegment(const std::string& name);
+  // Enters draining and moves every value elsewhere; `prefer` (a node's name) is tried first.
+  Result<EvacuationResult> EvacuateAll(const std::string& prefer, uint64_t deadline_ms);
+  // Tells the standby with our stable_id (the newest, or the one with `epoch`) to take over.
+  // kInvalidState: there is none.
+  Result<NodeId> PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms);
   // Brings the lease's idea of the segments up to date with the store's.
   Status PublishSegments();
   // One pass of what otherwise runs every few seconds.
@@ -74,6 +87,8 @@ class Node {
   std::vector<SegmentRecord> SegmentRecords() const;
   void Leave();
   void TellAll(uint64_t revision);
+  Result<SegmentStats> FindSegment(const std::string& name) const;
+  void WatchHandoff();
 
   const NodeConfig config_;
   NodePorts ports_;
@@ -91,6 +106,9 @@ class Node {
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<Reconciler> reconciler_;
   std::unique_ptr<Core> core_;
+  std::unique_ptr<Event> handoff_stop_;
+  std::unique_ptr<Thread> handoff_watch_;  // Of a standby.
+  base::Mutex segments_mu_;                // One change of the segments at a time.
   std::atomic<bool> closed_{false};
 };
 

@@ -52,8 +52,13 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
   std::vector<uint32_t> writable;
   for (uint32_t i : indices) {
     Copies& copies = copies_[i];
-    copies.placement =
-        PlaceKey(core_, *view, items_[i].ref, options_.replicate, skip_authority_);
+    if (const Relocation* relocation = items_[i].relocation) {
+      copies.placement.candidates = relocation->targets;
+      copies.placement.copies = relocation->targets.empty() ? 0 : 1;
+    } else {
+      copies.placement =
+          PlaceKey(core_, *view, items_[i].ref, options_.replicate, skip_authority_);
+    }
     if (copies.placement.refused.code != ErrorCode::kOk) {
       (*statuses)[i] = copies.placement.refused;
     } else {
@@ -64,7 +69,7 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
   std::vector<uint32_t> written;
   for (uint32_t i : writable) {
     Copies& copies = copies_[i];
-    if (copies.places.empty()) {
+    if (copies.places.empty() && copies.placement.copies > 0) {
       Error error = last_error_;
       error.context = fmt::format("{}: {} bytes: {}", items_[i].ref.key.substr(0, 128),
                                   items_[i].size, error.context);
@@ -127,7 +132,10 @@ bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
   bool would_block = false;
   const ReserveRequest reserve{item.ref, item.size,           soft_pin(),
                                kSelf,    core_.runtime.NowMs(), segment};
-  ExtentPin pin = core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
+  ExtentPin pin =
+      item.relocation != nullptr
+          ? core_.extents.Reserve(reserve)
+          : core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
   if (!pin) return false;
   pin->SetChecksum(CopyIn(item.parts, pin->data()));
   copies_[i].checksum = pin->checksum();
@@ -143,6 +151,7 @@ std::string PlacedWrite::WriteMessage(const Target& target) {
   WriteScope(core_.scopes.ScopeOf(items_[target.items[0]].ref.scope), message.mutable_scope());
   message.set_segment(target.segment);
   message.set_soft_pin(soft_pin());
+  message.set_no_evict(items_[target.items[0]].relocation != nullptr);
   for (uint32_t i : target.items) {
     AddKey(items_[i].ref.key, message.mutable_keys());
     message.add_value_sizes(items_[i].size);
@@ -190,6 +199,17 @@ void PlacedWrite::WriteRemote(const std::vector<Target>& targets) {
   }
 }
 
+Route PlacedWrite::RouteOf(uint32_t i) const {
+  const Copies& copies = copies_[i];
+  Route route{0, items_[i].size, copies.checksum, true, soft_pin(), copies.places};
+  if (const Relocation* relocation = items_[i].relocation) {
+    route.version = relocation->version;
+    route.replicas.insert(route.replicas.end(), relocation->keep.begin(), relocation->keep.end());
+    if (copies.places.empty()) route.checksum = base::Checksum(items_[i].parts);
+  }
+  return route;
+}
+
 void PlacedWrite::Published(uint32_t i, Version version) {
   Copies& copies = copies_[i];
   if (copies.own) core_.extents.Commit(*copies.own, version);
@@ -208,19 +228,16 @@ void PlacedWrite::GiveBack(uint32_t i) {
 bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
   const WriteItem& item = items_[i];
   if (!core_.routes.Serves(item.ref.slot())) return false;
-  Copies& copies = copies_[i];
-  Publication publication;
-  publication.size = item.size;
-  publication.checksum = copies.checksum;
-  publication.has_checksum = true;
-  publication.soft_pin = soft_pin();
-  publication.if_absent = options_.if_absent;
-  publication.local = copies.own;
-  for (const Place& place : copies.places) {
-    if (place.owner != kSelf) publication.remote.push_back(place);
+  auto publication = PublicationOf(core_, item.ref, RouteOf(i));
+  if (!publication) {
+    GiveBack(i);
+    (*statuses)[i] = NotFound(std::string(item.ref.key.substr(0, 128)));
+    return true;
   }
+  publication->if_absent = options_.if_absent;
+  if (item.relocation != nullptr) publication->expected = item.relocation->version;
   Version version = 0;
-  const ItemCode code = PublishRoute(core_, item.ref, std::move(publication), &version);
+  const ItemCode code = PublishRoute(core_, item.ref, *std::move(publication), &version);
   if (code == kItemRetryLater || code == kItemWrongAuthority) return false;
   if (code != kItemOk) {
     GiveBack(i);
@@ -270,10 +287,9 @@ void PlacedWrite::PublishRemote(const std::vector<AuthorityGroup>& groups,
     core_.peers.FillOrigin(true, request.mutable_origin());
     WriteScope(core_.scopes.ScopeOf(items_[group.items[0]].ref.scope), request.mutable_scope());
     request.set_if_absent(options_.if_absent);
+    request.set_expect_version(items_[group.items[0]].relocation != nullptr);
     for (uint32_t i : group.items) {
-      const Copies& copies = copies_[i];
-      const Route route{0, items_[i].size, copies.checksum, true, soft_pin(), copies.places};
-      WriteRoute(items_[i].ref.key, route, core_.names, request.add_routes());
+      WriteRoute(items_[i].ref.key, RouteOf(i), core_.names, request.add_routes());
     }
   }
   auto replies = core_.peers.AskMany<v1::PublishReply, v1::PublishRequest>(

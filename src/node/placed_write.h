@@ -43,6 +43,8 @@ class PlacedWrite {
   bool PublishHere(uint32_t i, std::vector<Status>* statuses);
   void PublishRemote(const std::vector<AuthorityGroup>& groups, std::vector<Status>* statuses,
                      std::vector<uint32_t>* again);
+  // What is published for item i: the copies written, and those kept.
+  Route RouteOf(uint32_t i) const;
   void Published(uint32_t i, Version version);
   void GiveBack(uint32_t i);
   bool soft_pin() const;

@@ -16,13 +16,23 @@
 
 #include "mooncake/store.h"
 #include "node/core.h"
+#include "node/placement.h"
 
 namespace mooncake::node {
+
+// A published value that gets a new place: one copy goes to the best target that has room, and
+// the route changes only while it is still of that version.
+struct Relocation {
+  Version version = 0;
+  std::vector<Place> keep;         // Replicas that stay in the route.
+  std::vector<Candidate> targets;  // Empty: just leave the replicas that are kept.
+};
 
 struct WriteItem {
   KeyRef ref;
   std::span<const ConstBytes> parts;
   uint64_t size = 0;
+  const Relocation* relocation = nullptr;  // For all items of a request or for none.
 };
 
 struct WriteOptions {

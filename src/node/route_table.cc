@@ -176,9 +176,44 @@ bool RouteTable::Serves(Slot slot) const {
   return InfoOf(shard, slot).state == SlotState::kServing;
 }
 
+void RouteTable::HoldPins(const std::vector<bool>& slots, bool hold) {
+  std::vector<ExtentPin> dropped;  // Destroyed without a lock.
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu_);
+    for (auto it = shard.entries.begin(); it != shard.entries.end();) {
+      Entry& entry = it->second;
+      std::vector<Place>& replicas = entry.route.replicas;
+      if (!slots[routing::SlotOf(it->first)]) {
+        ++it;
+        continue;
+      }
+      if (!hold && entry.local) {
+        replicas.push_back(entry.local->place());
+        dropped.push_back(std::move(entry.local));
+      } else if (hold) {
+        for (const Place& place : replicas) {
+          if (place.owner == kSelf) AdoptLocalLocked(entry, place);
+        }
+        std::erase_if(replicas, [](const Place& place) { return place.owner == kSelf; });
+      }
+      const bool empty = replicas.empty() && !entry.local;
+      if (empty) count_.fetch_sub(1, std::memory_order_relaxed);
+      it = empty ? shard.entries.erase(it) : std::next(it);
+    }
+  }
+}
+
 std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
   std::vector<Slot> pending;
   std::vector<bool> wanted(routing::kSlotCount);
+  std::vector<bool> returned(routing::kSlotCount);
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu_);
+    returned[slot] = InfoOf(shard, slot).state == SlotState::kLost;
+  }
+  HoldPins(returned, true);
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu_);
@@ -230,7 +265,14 @@ std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots) {
     if (state != SlotState::kPending) complete.push_back(slot);
     state = SlotState::kFenced;
   }
+  Unpin(slots);
   return complete;
+}
+
+void RouteTable::Unpin(std::span<const Slot> slots) {
+  std::vector<bool> set(routing::kSlotCount);
+  for (Slot slot : slots) set[slot] = true;
+  HoldPins(set, false);
 }
 
 void RouteTable::Lose(std::span<const Slot> slots) {
@@ -241,6 +283,7 @@ void RouteTable::Lose(std::span<const Slot> slots) {
     if (state == SlotState::kServing) state = SlotState::kLost;
     if (state == SlotState::kPending) state = SlotState::kFenced;
   }
+  Unpin(slots);
 }
 
 void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {

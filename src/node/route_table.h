@@ -129,6 +129,9 @@ class RouteTable {
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
   static void MoveOut(Entry& entry, Superseded* superseded);
+  // Routes of slots that are not served pin nothing: our replica is a place like the others.
+  void HoldPins(const std::vector<bool>& slots, bool hold);
+  void Unpin(std::span<const routing::Slot> slots);
   void AdoptLocalLocked(Entry& entry, const Place& place);
 
   ExtentStore& extents_;

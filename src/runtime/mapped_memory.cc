@@ -154,6 +154,10 @@ MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
   return *this;
 }
 
+void MappedMemory::Discard() const {
+  if (data_ != nullptr) madvise(data_, mapped_, MADV_DONTNEED);
+}
+
 MappedMemory::~MappedMemory() {
   if (data_ != nullptr) munmap(data_, mapped_);
   if (fd_ >= 0) close(fd_);

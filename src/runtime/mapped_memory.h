@@ -34,6 +34,9 @@ class MappedMemory {
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory();
 
+  // The contents are gone and the pages go back to the kernel; the range stays mapped.
+  void Discard() const;
+
   MutableBytes bytes() const { return {data_, size_}; }  // The size that was asked for.
   int fd() const { return fd_; }  // -1: private memory.
 

@@ -1,0 +1,105 @@
+// The part of LocalStore that looks at and changes what the node offers.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "client/local_store.h"
+#include "metadata/records.h"
+
+namespace mooncake::client {
+
+namespace {
+
+Error NotOpen() { return InvalidState("the store is not set up, or it has been closed"); }
+
+SegmentInfo InfoOf(const std::string& owner, const std::string& endpoint,
+                   const SegmentRecord& record) {
+  SegmentInfo info;
+  info.owner = owner;
+  info.segment_name = record.name;
+  info.transport_endpoint = endpoint;
+  info.capacity_bytes = record.capacity_bytes;
+  info.used_bytes = record.used_bytes;
+  info.state = record.state == NodeState::kDraining ? "Draining" : "Active";
+  info.alignment_bytes = allocator::kAlignment;
+  info.tags = {"dram"};
+  return info;
+}
+
+}  // namespace
+
+std::vector<SegmentInfo> LocalStore::ListSegments(bool all) {
+  std::vector<SegmentInfo> segments;
+  for (const node::SegmentStats& stats : core_.extents.Stats()) {
+    if (stats.state == NodeState::kOffline) continue;  // Retired.
+    segments.push_back(
+        InfoOf(NodeName(), Hostname(),
+               {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state}));
+  }
+  if (!all) return segments;
+  for (const routing::ViewNode& node : core_.view()->nodes()) {
+    const std::string owner = node.lease.id.ToString();
+    if (owner == NodeName()) continue;
+    for (const SegmentRecord& record : node.lease.segments) {
+      if (record.state == NodeState::kOffline) continue;
+      segments.push_back(InfoOf(owner, node.lease.endpoint, record));
+    }
+  }
+  return segments;
+}
+
+Status LocalStore::SetState(std::string_view text) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  MC_TRY(const NodeState state, metadata::ParseNodeState(text));
+  return parts_.node->SetState(state);
+}
+
+Result<SegmentInfo> LocalStore::ExpandLocalMemory(uint64_t bytes) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  MC_TRY(const node::SegmentStats stats, parts_.node->ExpandMemory(bytes));
+  return InfoOf(NodeName(), Hostname(),
+                {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state});
+}
+
+Status LocalStore::DrainSegment(const std::string& name) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  return parts_.node->DrainSegment(name);
+}
+
+Result<bool> LocalStore::RetireSegment(const std::string& name) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  return parts_.node->RetireSegment(name);
+}
+
+Result<uint64_t> LocalStore::EvacuateOwnedReplicas() {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  MC_TRY(const node::EvacuationResult result, parts_.node->EvacuateAll({}, Deadline()));
+  if (result.remaining_objects == 0) return result.moved;
+  return NoSpace(fmt::format(
+      "not enough writable placement targets: {} replicas moved, {} objects of {} bytes remain "
+      "({})",
+      result.moved, result.remaining_objects, result.remaining_bytes,
+      result.last_error.ToString()));
+}
+
+Result<HandoffPlan> LocalStore::PlanHandoff(std::optional<uint64_t> successor_epoch,
+                                            std::optional<uint64_t> deadline_ms) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  const uint64_t wait_ms = deadline_ms.value_or(std::min<uint64_t>(config_.lease_ttl_ms, 30'000));
+  MC_TRY(const NodeId successor,
+         parts_.node->PlanHandoff(successor_epoch, parts_.runtime->NowMs() + wait_ms));
+  HandoffPlan plan;
+  plan.stable_id = successor.stable_id;
+  plan.from_epoch = core_.membership.self().epoch;
+  plan.to_epoch = successor.epoch;
+  plan.deadline_ms = wait_ms;
+  return plan;
+}
+
+}  // namespace mooncake::client

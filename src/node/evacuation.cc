@@ -1,0 +1,158 @@
+#include "node/evacuation.h"
+
+#include <algorithm>
+
+#include "node/placed_write.h"
+#include "node/query_op.h"
+
+namespace mooncake::node {
+
+namespace {
+
+constexpr size_t kBatchItems = 256;
+constexpr uint64_t kBatchBytes = 64u << 20;
+constexpr size_t kTargetsMax = 16;
+constexpr int kIdlePassesMax = 3;
+
+class Evacuation {
+ public:
+  Evacuation(Core& core, const EvacuationOptions& options) : core_(core), options_(options) {}
+
+  EvacuationResult Run() {
+    int idle = 0;
+    while (idle < kIdlePassesMax) {
+      const uint64_t before = result_.moved;
+      const std::vector<ExtentPin> live = Live();
+      if (live.empty()) break;
+      if (core_.runtime.NowMs() >= options_.deadline_ms) {
+        result_.last_error = TransportError("time is up");
+        break;
+      }
+      MoveAll(live);
+      idle = result_.moved == before ? idle + 1 : 0;
+    }
+    for (const ExtentPin& extent : Live()) {
+      ++result_.remaining_objects;
+      result_.remaining_bytes += extent->size();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<ExtentPin> Live() const {
+    std::vector<ExtentPin> live;
+    for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
+      for (ExtentPin& extent : core_.extents.ShardExtents(shard)) {
+        const bool here = !options_.segment || extent->segment_index() == *options_.segment;
+        if (here && extent->state() == ExtentState::kLive) live.push_back(std::move(extent));
+      }
+    }
+    return live;
+  }
+
+  void MoveAll(const std::vector<ExtentPin>& live) {
+    size_t begin = 0;
+    while (begin < live.size() && core_.runtime.NowMs() < options_.deadline_ms) {
+      size_t end = begin;
+      uint64_t bytes = 0;
+      while (end < live.size() && end - begin < kBatchItems &&
+             (end == begin || bytes + live[end]->size() <= kBatchBytes)) {
+        bytes += live[end++]->size();
+      }
+      MoveBatch({live.data() + begin, end - begin});
+      begin = end;
+    }
+  }
+
+  void MoveBatch(std::span<const ExtentPin> batch) {
+    std::vector<KeyRef> refs;
+    for (const ExtentPin& extent : batch) refs.push_back(extent->ref());
+    const auto routes = FindRoutes(core_, refs, options_.deadline_ms);
+    std::vector<Relocation> relocations(batch.size());
+    std::vector<ConstBytes> parts(batch.size());
+    std::vector<WriteItem> items(batch.size());
+    std::vector<uint32_t> movable[2];  // Without and with a soft pin.
+    for (uint32_t i = 0; i < batch.size(); ++i) {
+      parts[i] = batch[i]->data();
+      items[i] = {refs[i], {&parts[i], 1}, batch[i]->size(), &relocations[i]};
+      if (Plan(*batch[i], refs[i], routes[i], &relocations[i])) {
+        movable[batch[i]->wants_soft_pin()].push_back(i);
+      }
+    }
+    for (const bool pinned : {false, true}) Move(batch, items, movable[pinned], pinned);
+  }
+
+  void Move(std::span<const ExtentPin> batch, std::span<const WriteItem> items,
+            const std::vector<uint32_t>& movable, bool pinned) {
+    if (movable.empty()) return;
+    ReplicateConfig policy;
+    policy.with_soft_pin = pinned;
+    WriteOptions write;
+    write.replicate = &policy;
+    write.deadline_ms = options_.deadline_ms;
+    std::vector<Status> statuses(batch.size());
+    PlacedWrite(core_, items, write, false).Run(movable, &statuses);
+    for (uint32_t i : movable) {
+      if (statuses[i].ok()) {
+        core_.extents.Retire(*batch[i]);  // The authority says so as well, in a while.
+        ++result_.moved;
+      } else if (statuses[i].code() != ErrorCode::kConflict) {
+        result_.last_error = statuses[i].error();
+      }
+    }
+  }
+
+  // False: nothing to move (the extent is an orphan and has been dealt with, or must wait).
+  bool Plan(Extent& extent, const KeyRef& ref, const Result<Route>& route,
+            Relocation* relocation) {
+    const Place own = extent.place();
+    const bool named = route.ok() && std::find(route->replicas.begin(), route->replicas.end(),
+                                               own) != route->replicas.end();
+    if (!named) {
+      const bool orphan = route.ok() || route.code() == ErrorCode::kNotFound;
+      if (orphan && core_.extents.Retire(extent)) ++result_.moved;
+      if (!orphan) result_.last_error = route.error();
+      return false;
+    }
+    relocation->version = route->version;
+    for (const Place& place : route->replicas) {
+      if (place != own) relocation->keep.push_back(place);
+    }
+    AddTargets(ref, relocation);
+    return true;
+  }
+
+  void AddTargets(const KeyRef& ref, Relocation* relocation) {
+    const ViewPtr view = core_.view();
+    const routing::NodeIndex self = view->FindName(core_.membership.self_name());
+    const auto add = [&](routing::NodeIndex node) {
+      if (node == routing::kNoNode || node == self || !view->node(node).storage) return;
+      const std::string name = view->node(node).lease.id.ToString();
+      for (const Place& place : relocation->keep) {
+        if (core_.names.NameOf(place.owner) == name) return;
+      }
+      for (const Candidate& known : relocation->targets) {
+        if (known.node == node) return;
+      }
+      relocation->targets.push_back({node, {}});
+    };
+    if (!options_.prefer.empty()) add(view->FindName(options_.prefer));
+    if (options_.segment) relocation->targets.push_back({routing::kNoNode, {}});
+    for (routing::NodeIndex node :
+         view->PlacementOrder(ref.hash, core_.options.pool, kTargetsMax)) {
+      add(node);
+    }
+  }
+
+  Core& core_;
+  const EvacuationOptions& options_;
+  EvacuationResult result_;
+};
+
+}  // namespace
+
+EvacuationResult Evacuate(Core& core, const EvacuationOptions& options) {
+  return Evacuation(core, options).Run();
+}
+
+}  // namespace mooncake::node

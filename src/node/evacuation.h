@@ -1,0 +1,29 @@
+// Evacuation: moves the live values of this node, or of one of its segments, elsewhere. Each is
+// copied, then published in place of the old replica only if the key's version is still the
+// same, so a concurrent put or remove wins. Makes no room at the targets: nothing that is live
+// is evicted for it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "node/core.h"
+
+namespace mooncake::node {
+
+struct EvacuationOptions {
+  std::optional<uint32_t> segment;  // Only this one; this node's other segments may take it.
+  std::string prefer;               // A node's name: tried first (a successor).
+  uint64_t deadline_ms = 0;
+};
+
+struct EvacuationResult {
+  uint64_t moved = 0;              // Replicas that are no longer here.
+  uint64_t remaining_objects = 0;  // Still here: no target had room, or time was up.
+  uint64_t remaining_bytes = 0;
+  Error last_error;  // Why, where something remains.
+};
+
+EvacuationResult Evacuate(Core& core, const EvacuationOptions& options);
+
+}  // namespace mooncake::node

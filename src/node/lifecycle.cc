@@ -1,0 +1,154 @@
+// The part of Node that changes what it offers: segments, draining, handing over.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "node/node.h"
+#include "obs/log.h"
+
+namespace mooncake::node {
+
+namespace {
+
+constexpr uint64_t kHandoffPollMs = 500;
+
+std::string HandoffName(const std::string& stable_id) { return "handoff/" + stable_id; }
+
+// "<from epoch> <to epoch> <deadline, wall clock ms>"
+std::string HandoffText(uint64_t from, uint64_t to, uint64_t deadline_wall_ms) {
+  return fmt::format("{} {} {}", from, to, deadline_wall_ms);
+}
+
+struct Handoff {
+  uint64_t from = 0;
+  uint64_t to = 0;
+  uint64_t deadline_wall_ms = 0;
+};
+
+std::optional<Handoff> ReadHandoff(const std::string& text) {
+  Handoff handoff;
+  const char* at = text.data();
+  const char* end = text.data() + text.size();
+  for (uint64_t* number : {&handoff.from, &handoff.to, &handoff.deadline_wall_ms}) {
+    while (at < end && *at == ' ') ++at;
+    const auto parsed = std::from_chars(at, end, *number);
+    if (parsed.ec != std::errc()) return std::nullopt;
+    at = parsed.ptr;
+  }
+  return handoff;
+}
+
+}  // namespace
+
+Result<SegmentStats> Node::FindSegment(const std::string& name) const {
+  for (SegmentStats& stats : extents_.Stats()) {
+    if (stats.name == name && stats.state != NodeState::kOffline) return std::move(stats);
+  }
+  return NotFound(fmt::format("segment '{}': this node has no such segment", name));
+}
+
+Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
+  if (bytes == 0) return InvalidArgument("storage_bytes 0: expected at least 1 byte");
+  MC_TRY(MappedMemory memory, MappedMemory::Map(bytes, config_.hugepage_bytes));
+  uint32_t index = 0;
+  {
+    base::MutexLock lock(segments_mu_);
+    const size_t count = extents_.Stats().size();
+    const std::string name =
+        count == 0 ? config_.segment_name : fmt::format("{}-ext-{}", config_.segment_name, count);
+    index = extents_.AddSegment(name, std::move(memory));
+  }
+  MC_RETURN_IF_ERROR(PublishSegments());
+  return extents_.Stats()[index];
+}
+
+Status Node::DrainSegment(const std::string& name) {
+  uint32_t index = 0;
+  {
+    base::MutexLock lock(segments_mu_);
+    MC_TRY(const SegmentStats segment, FindSegment(name));
+    index = segment.index;
+    const std::vector<SegmentStats> all = extents_.Stats();
+    const auto active = std::count_if(all.begin(), all.end(), [](const SegmentStats& stats) {
+      return stats.state == NodeState::kActive;
+    });
+    if (segment.state == NodeState::kActive && active == 1) {
+      return InvalidState(fmt::format(
+          "segment '{}' is this node's last active one; use enter_draining to drain the node",
+          name));
+    }
+    extents_.SetSegmentState(index, NodeState::kDraining);
+  }
+  MC_RETURN_IF_ERROR(PublishSegments());
+  Evacuate(*core_, {index, {}, ports_.runtime.NowMs() + config_.options.request_timeout_ms});
+  return Ok();
+}
+
+Result<bool> Node::RetireSegment(const std::string& name) {
+  {
+    base::MutexLock lock(segments_mu_);
+    MC_TRY(const SegmentStats segment, FindSegment(name));
+    if (segment.state != NodeState::kDraining) {
+      return InvalidState(fmt::format("segment '{}' is not draining: call drain_segment first",
+                                      name));
+    }
+    if (segment.used_bytes > 0) return false;
+    extents_.SetSegmentState(segment.index, NodeState::kOffline);
+    extents_.DiscardSegment(segment.index);
+  }
+  MC_RETURN_IF_ERROR(PublishSegments());
+  return true;
+}
+
+Result<EvacuationResult> Node::EvacuateAll(const std::string& prefer, uint64_t deadline_ms) {
+  if (membership_->state() == NodeState::kActive) {
+    MC_RETURN_IF_ERROR(SetState(NodeState::kDraining));
+  }
+  return Evacuate(*core_, {std::nullopt, prefer, deadline_ms});
+}
+
+Result<NodeId> Node::PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms) {
+  membership_->RefreshTo(0, ports_.runtime.NowMs() + config_.options.takeover_wait_ms);
+  const NodeId self = membership_->self();
+  std::optional<NodeId> successor;
+  for (const routing::ViewNode& node : membership_->view()->nodes()) {
+    const NodeId& id = node.lease.id;
+    const bool fits = id.stable_id == self.stable_id && id.epoch > self.epoch &&
+                      node.lease.state == NodeState::kStandby && (!epoch || id.epoch == *epoch);
+    if (fits) successor = id;
+  }
+  if (!successor) {
+    return InvalidState(fmt::format("no live standby of stable_id '{}'{} to hand over to",
+                                    self.stable_id,
+                                    epoch ? fmt::format(" with epoch {}", *epoch) : ""));
+  }
+  const uint64_t wait_ms = deadline_ms - std::min(deadline_ms, ports_.runtime.NowMs());
+  const std::string name = HandoffName(self.stable_id);
+  MC_TRY(const MetadataStore::Document current, ports_.metadata.GetDocument(name));
+  const std::string text =
+      HandoffText(self.epoch, successor->epoch, ports_.runtime.WallMs() + wait_ms);
+  MC_TRY([[maybe_unused]] const uint64_t version,
+         ports_.metadata.PutDocument(name, text, current.version));
+  return *successor;
+}
+
+// A standby becomes active when its predecessor says so.
+void Node::WatchHandoff() {
+  const NodeId self = membership_->self();
+  while (!handoff_stop_->WaitUntil(ports_.runtime.NowMs() + kHandoffPollMs)) {
+    if (membership_->state() != NodeState::kStandby) return;
+    const auto document = ports_.metadata.GetDocument(HandoffName(self.stable_id));
+    if (!document.ok() || document->text.empty()) continue;
+    const std::optional<Handoff> handoff = ReadHandoff(document->text);
+    const bool ours = handoff && handoff->to == self.epoch &&
+                      handoff->deadline_wall_ms >= ports_.runtime.WallMs();
+    if (!ours || !SetState(NodeState::kActive).ok()) continue;
+    obs::LogInfo(fmt::format("promoted stable_id={} epoch={} from_epoch={} kind=HotUpgrade",
+                             self.stable_id, self.epoch, handoff->from));
+    TellAll(membership_->view()->revision());
+    return;
+  }
+}
+
+}  // namespace mooncake::node

@@ -1,0 +1,118 @@
+// Draining, evacuation, segments and handover, with several stores in one process.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "mooncake/store.h"
+
+namespace mooncake {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+std::unique_ptr<Store> Open(const std::string& cluster, const std::string& stable_id,
+                            const std::string& state = "active") {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://" + cluster;
+  config.stable_id = stable_id;
+  config.initial_state = state;
+  config.global_segment_size = 32 * kMiB;
+  config.routed_writes = true;
+  config.request_timeout_ms = 10'000;
+  auto store = Store::Open(config);
+  EXPECT_TRUE(store.ok()) << (store.ok() ? "" : store.error().ToString());
+  return store.ok() ? *std::move(store) : nullptr;
+}
+
+std::string KeyOf(int i) { return "key-" + std::to_string(i); }
+std::string ValueOf(int i) { return std::string(10'000 + i, static_cast<char>('a' + i % 26)); }
+
+void Fill(Store& store, int count) {
+  for (int i = 0; i < count; ++i) ASSERT_TRUE(store.Put(KeyOf(i), BytesOf(ValueOf(i))).ok());
+}
+
+void ExpectAll(Store& store, int count) {
+  for (int i = 0; i < count; ++i) EXPECT_TRUE(store.Get(KeyOf(i)).value_or("") == ValueOf(i)) << i;
+}
+
+uint64_t UsedBytes(Store& store) {
+  uint64_t used = 0;
+  for (const SegmentInfo& info : store.ListSegments(false)) used += info.used_bytes;
+  return used;
+}
+
+TEST(Lifecycle, EvacuationMovesEverythingToOtherOwners) {
+  auto a = Open("evacuate", "a");
+  auto b = Open("evacuate", "b");
+  Fill(*a, 200);
+  const uint64_t total = UsedBytes(*a) + UsedBytes(*b);
+  const auto moved = a->EvacuateOwnedReplicas();
+  ASSERT_TRUE(moved.ok()) << moved.error().ToString();
+  EXPECT_GT(*moved, 0u);
+  EXPECT_EQ(UsedBytes(*a), 0u);
+  EXPECT_EQ(UsedBytes(*b), total);
+  ExpectAll(*a, 200);
+  a->Close();
+  ExpectAll(*b, 200);
+}
+
+TEST(Lifecycle, EvacuationWithNowhereToGoSaysWhatRemainsAndLosesNothing) {
+  auto a = Open("nowhere", "a");
+  Fill(*a, 20);
+  const auto moved = a->EvacuateOwnedReplicas();
+  ASSERT_FALSE(moved.ok());
+  EXPECT_NE(moved.error().context.find("not enough writable placement targets"),
+            std::string::npos);
+  EXPECT_NE(moved.error().context.find("20 objects"), std::string::npos);
+  ExpectAll(*a, 20);
+}
+
+TEST(Lifecycle, ADrainingNodeServesReadsAndTakesNoCopies) {
+  auto a = Open("draining", "a");
+  auto b = Open("draining", "b");
+  Fill(*b, 100);
+  ASSERT_TRUE(a->SetState("draining").ok());
+  const uint64_t used = UsedBytes(*a);
+  for (int i = 100; i < 150; ++i) ASSERT_TRUE(b->Put(KeyOf(i), BytesOf(ValueOf(i))).ok());
+  EXPECT_EQ(UsedBytes(*a), used);
+  ExpectAll(*b, 150);
+}
+
+TEST(Lifecycle, ASegmentIsAddedDrainedAndRetired) {
+  auto a = Open("segments", "a");
+  EXPECT_EQ(a->DrainSegment("a-segment").code(), ErrorCode::kInvalidState);
+  EXPECT_EQ(a->DrainSegment("other").code(), ErrorCode::kNotFound);
+  const auto extra = a->ExpandLocalMemory(16 * kMiB);
+  ASSERT_TRUE(extra.ok());
+  EXPECT_EQ(extra->segment_name, "a-segment-ext-1");
+  EXPECT_EQ(a->ListSegments(false).size(), 2u);
+  Fill(*a, 100);
+  EXPECT_EQ(a->RetireSegment("a-segment").code(), ErrorCode::kInvalidState);
+  ASSERT_TRUE(a->DrainSegment("a-segment").ok());
+  EXPECT_TRUE(a->RetireSegment("a-segment").value_or(false));
+  EXPECT_EQ(a->ListSegments(false).size(), 1u);
+  ExpectAll(*a, 100);
+}
+
+TEST(Lifecycle, AStandbySuccessorTakesOverWithoutLosingAKey) {
+  auto old = Open("upgrade", "a");
+  auto reader = Open("upgrade", "r");
+  Fill(*old, 200);
+  EXPECT_EQ(old->PlanHandoff({}, {}).code(), ErrorCode::kInvalidState);
+  auto next = Open("upgrade", "a", "standby");
+  EXPECT_EQ(next->NodeName(), "a:2");
+  const auto plan = old->PlanHandoff({}, 5'000);
+  ASSERT_TRUE(plan.ok()) << plan.error().ToString();
+  EXPECT_EQ(plan->to_epoch, 2u);
+  const auto moved = old->EvacuateOwnedReplicas();
+  ASSERT_TRUE(moved.ok()) << moved.error().ToString();
+  ExpectAll(*reader, 200);
+  old->Close();
+  ExpectAll(*reader, 200);
+  ExpectAll(*next, 200);
+}
+
+}  // namespace
+}  // namespace mooncake
