@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -109,11 +110,14 @@ Status StorageProcess::AwaitReady() {
     }
     line.push_back(c);
   }
-  unsigned port = 0;
-  if (std::sscanf(line.c_str(), "ready %u", &port) != 1) {
+  constexpr std::string_view kReady = "ready ";
+  uint16_t port = 0;
+  const char* const digits = line.data() + kReady.size();
+  const bool ready = line.starts_with(kReady);
+  if (!ready || std::from_chars(digits, line.data() + line.size(), port).ec != std::errc()) {
     return InvalidState("the storage process said: " + line);
   }
-  raw_port_ = static_cast<uint16_t>(port);
+  raw_port_ = port;
   return Ok();
 }
 

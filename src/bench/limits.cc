@@ -24,6 +24,7 @@ Limit RunThreads(Runtime& runtime, const LimitRequest& request,
   const uint64_t start_ns = runtime.NowNs();
   const uint64_t end_ns = start_ns + request.budget_ms * 1'000'000;
   std::vector<std::unique_ptr<Thread>> threads;
+  threads.reserve(request.threads);
   for (uint32_t t = 0; t < request.threads; ++t) {
     threads.push_back(runtime.Spawn("raw-client", [&, t] {
       while (limits[t].samples.count() < kCallsMin || runtime.NowNs() < end_ns) {

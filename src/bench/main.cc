@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
-constexpr uint64_t kLimitBudgetMs = 150;
+constexpr uint64_t kLimitBudgetMs = 80;
 constexpr uint64_t kRoundTripBytes = 64;
 
 // The second signal ends the process the usual way.

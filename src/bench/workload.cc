@@ -205,6 +205,7 @@ Result<uint64_t> Preload(Runtime&, Cluster& cluster, const Options& options, uin
       names.push_back(KeyName(run, i));
     }
     std::vector<PutItem> items;
+    items.reserve(names.size());
     for (const std::string& name : names) items.push_back({name, {&part, 1}});
     for (Status& status : cluster.writer(0).PutMany(items, {}))
       MC_RETURN_IF_ERROR(std::move(status));
@@ -221,6 +222,7 @@ Result<Outcome> RunWorkload(Runtime& runtime, Cluster& cluster, const Options& o
     MC_RETURN_IF_ERROR(workers.back()->Open());
   }
   std::vector<std::unique_ptr<Thread>> threads;
+  threads.reserve(workers.size());
   for (auto& worker : workers) {
     threads.push_back(runtime.Spawn("bench", [w = worker.get()] { w->Run(); }));
   }
