@@ -168,7 +168,7 @@ std::vector<PyMethodDef>& AllMethods() {
   static std::vector<PyMethodDef> all;
   if (!all.empty()) return all;
   for (const auto& methods :
-       {LifecycleMethods(), PutMethods(), GetMethods(), KeyMethods(), BufferMethods(),
+       {LifecycleMethods(), CapacityMethods(), PutMethods(), GetMethods(), KeyMethods(), BufferMethods(),
         MultiBufferMethods(), RangeMethods(), ViewMethods()}) {
     all.insert(all.end(), methods.begin(), methods.end());
   }
