@@ -9,15 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+from support import MIB, ProcessView, eventually
 
-MIB = 1 << 20
 NODE_MAIN = Path(__file__).with_name("node_main.py")
 
 
@@ -25,17 +24,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def eventually(check: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-    """The first true answer of ``check``; fails when there is none in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.02)
 
 
 class Redis:
@@ -66,6 +54,13 @@ class Redis:
     def signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+    def command(self, *words: str) -> str:
+        command = ["redis-cli", "-p", str(self.port), *words]
+        return subprocess.check_output(command, text=True).strip()
+
+    def keys(self) -> int:
+        return int(self.command("DBSIZE"))
 
     def stop(self) -> None:
         if self._process is not None:
@@ -104,6 +99,10 @@ class NodeProcess:
 
         return call
 
+    @property
+    def view(self) -> ProcessView:
+        return ProcessView(self.process.pid)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -117,7 +116,8 @@ class NodeProcess:
     def end(self) -> None:
         """Lets the process end by itself, as a program does."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.cont()
+        if self.process.poll() is None:
+            self.cont()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
@@ -189,20 +189,28 @@ def store(
 
 
 @pytest.fixture
-def node() -> Iterator[Callable[..., NodeProcess]]:
+def spawn() -> Iterator[Callable[[], NodeProcess]]:
+    """Starts processes with a store that is not set up yet; they end after the test."""
+    with contextlib.ExitStack() as nodes:
+
+        def start() -> NodeProcess:
+            process = NodeProcess()
+            nodes.callback(process.end)
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def node(spawn: Callable[[], NodeProcess]) -> Callable[..., NodeProcess]:
     """Starts stores in processes of their own; they end after the test."""
-    nodes: list[NodeProcess] = []
 
     def start(url: str, **changes: Any) -> NodeProcess:
-        process = NodeProcess()
-        nodes.append(process)
+        process = spawn()
         assert process.setup(settings_for(url, **changes)) == 0
         return process
 
-    yield start
-    for process in nodes:
-        if process.process.poll() is None:
-            process.end()
+    return start
 
 
 @pytest.fixture
