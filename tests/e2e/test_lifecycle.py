@@ -1,0 +1,393 @@
+"""Joining, leaving, being replaced; forks, signals, and what a failed setup leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from support import MIB, ProcessView, at_most, eventually, value_of
+
+SMALL = {"global_segment_size": 16 * MIB, "local_buffer_size": MIB}
+ROUTER = {"global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
+
+
+# --- close() ----------------------------------------------------------------------------------
+
+
+def test_values_outlive_the_writer_without_storage(node: Callable[..., Any], redis: Any) -> None:
+    second = node(redis.url, **SMALL)
+    writer = node(redis.url, **ROUTER)
+    keys = [f"k{n}" for n in range(50)]
+    assert writer.put_all(keys) == [0] * 50
+    writer.close()
+    assert second.read_all(keys)["right"] == keys
+    newcomer = node(redis.url, **ROUTER)
+    assert newcomer.read_all(keys)["right"] == keys
+
+
+def test_local_values_leave_with_their_node_at_once(node: Callable[..., Any], redis: Any) -> None:
+    first, second, third = (node(redis.url, **SMALL) for _ in range(3))
+    keys = [f"k{n}" for n in range(100)]
+    local = ReplicateConfig(prefer_local=True)
+    assert first.put_batch(keys, [value_of(key) for key in keys], local) == 0
+    assert second.put_all(["stays"]) == [0]
+    assert third.read_all(keys)["right"] == keys
+    with at_most(10):
+        first.close()
+    for store in (second, third):
+        with at_most(5):
+            assert store.batch_is_exist(keys) == [0] * 100
+            assert store.read_all(keys)["missing"] == keys
+            assert [store.get_size(key) for key in keys[:5]] == [-1] * 5
+        assert store.read_all(["stays"])["right"] == ["stays"]
+    assert second.put_all(keys) == [0] * 100
+    assert third.read_all(keys)["right"] == keys
+
+
+@pytest.mark.parametrize("fault", ["metadata gone", "metadata hung", "peers hung"])
+def test_close_is_bounded_whatever_is_broken(
+    node: Callable[..., Any], redis: Any, fault: str
+) -> None:
+    peer, leaver = (node(redis.url, **SMALL) for _ in range(2))
+    assert leaver.put_all(["a", "b"]) == [0, 0] and peer.put_all(["c"]) == [0]
+    if fault == "peers hung":
+        peer.stop()
+    elif fault == "metadata gone":
+        redis.stop()
+    else:
+        redis.signal(signal.SIGSTOP)
+    with at_most(12):
+        leaver.close()
+    assert leaver.health_check() == 1
+    if fault == "metadata hung":
+        redis.signal(signal.SIGCONT)
+
+
+# --- One name after the other -----------------------------------------------------------------
+
+
+def test_a_restart_after_a_crash_takes_the_name_over_at_once(
+    node: Callable[..., Any], redis: Any
+) -> None:
+    other = node(redis.url, stable_id="other", **SMALL)
+    for epoch in (1, 2, 3):
+        with at_most(10):  # Its lease of 30 s has not lapsed.
+            one = node(redis.url, stable_id="one", **SMALL)
+        assert one.list_segments()[0]["owner"] == f"one:{epoch}"
+        assert other.batch_is_exist(["k"]) == [0], "the former incarnation's"
+        assert one.put_all(["k"]) == [0]
+        assert other.read_all(["k"])["right"] == ["k"]
+        one.kill()
+    owners = {row["owner"] for row in other.list_segments(all=True)}
+    assert "one:1" not in owners and "one:2" not in owners
+
+
+def test_a_live_holder_keeps_its_name(
+    spawn: Callable[[], Any], node: Callable[..., Any], settings: Callable[..., Any], redis: Any
+) -> None:
+    holder = node(redis.url, stable_id="held", **SMALL)
+    assert holder.put_all(["k"]) == [0]
+    rival = spawn()
+    with at_most(10), pytest.raises(RuntimeError) as refused:
+        rival.setup(settings(redis.url, stable_id="held", **SMALL))
+    for part in ("held:1", holder.get_hostname(), "stable_id"):
+        assert part in str(refused.value)
+    assert rival.setup(settings(redis.url, stable_id="free", **SMALL)) == 0
+    assert rival.read_all(["k"])["right"] == ["k"]
+    assert holder.put_all(["l"]) == [0]
+
+
+def test_a_silent_holder_keeps_its_name_for_one_lease(
+    spawn: Callable[[], Any], node: Callable[..., Any], settings: Callable[..., Any], redis: Any
+) -> None:
+    fast = {**SMALL, "lease_ttl_ms": 3000}
+    holder = node(redis.url, stable_id="held", **fast)
+    holder.stop()
+    rival = spawn()
+    with at_most(12):
+        assert rival.setup(settings(redis.url, stable_id="held", **fast)) == 0
+    assert rival.list_segments()[0]["owner"] == "held:2"
+    assert rival.put_all(["k"]) == [0]
+    holder.cont()
+    assert holder.get("k") in (b"", value_of("k"))
+    assert rival.read_all(["k"])["right"] == ["k"]
+
+
+# --- Failed setups ----------------------------------------------------------------------------
+
+
+def test_a_hundred_failed_setups_leave_nothing(
+    settings: Callable[..., Any], redis: Any, open_store: Callable[..., MooncakeDistributedStore]
+) -> None:
+    open_store(redis.url, stable_id="holder", **SMALL)
+    store, here = MooncakeDistributedStore(), ProcessView(os.getpid())
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
+        bad: list[tuple[dict[str, Any], str]] = [
+            ({"metadata_url": "nonsense://x"}, "metadata_url"),
+            ({"transport_rpc_port": port}, "transport_rpc_port|" + str(port)),
+            ({"global_segment_size": "1000TB"}, "global_segment_size|1000TB|1099511627776000"),
+            (
+                {"eviction_high_watermark_percent": 10, "eviction_low_watermark_percent": 90},
+                "eviction_low_watermark_percent",
+            ),
+            ({"stable_id": "holder"}, "stable_id 'holder'"),
+        ]
+
+        def fail(times: int) -> None:
+            for changes, text in bad * times:
+                with pytest.raises((ValueError, RuntimeError), match=text):
+                    store.setup({**settings(redis.url, **SMALL), **changes})
+                assert store.health_check() == 1
+
+        fail(2)  # Whatever is loaded on first use is loaded now.
+        gc.collect()
+        before = here.descriptors(), here.threads(), here.mappings(), redis.keys()
+        memory, shared = here.rss(), os.listdir("/dev/shm")
+        fail(20)
+        gc.collect()
+        after = here.descriptors(), here.threads(), here.mappings(), redis.keys()
+        assert after[0] <= before[0] and after[1] <= before[1] and after[3] <= before[3]
+        assert after[2] <= before[2] + 3, "mappings"
+        assert here.rss() < memory + 8 * MIB
+        assert set(os.listdir("/dev/shm")) <= set(shared)
+    assert store.setup(settings(redis.url, **SMALL)) == 0
+    assert store.put("k", b"v") == 0 and store.get("k") == b"v"
+    store.close()
+
+
+# --- Forks ------------------------------------------------------------------------------------
+
+
+def python(code: str, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code), *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def check_program(code: str, *args: str) -> None:
+    program = python(code, *args)
+    try:
+        out, err = program.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        raise
+    assert (program.returncode, out) == (0, ""), err
+
+
+FORK = """
+    import gc, multiprocessing, os, sys, time
+    from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+    store = MooncakeDistributedStore()
+    store.setup("127.0.0.1", "", 8 << 20, 1 << 20, "tcp", "", sys.argv[1], lease_ttl_ms=2000,
+                stable_id="parent")
+    lease = store.local_buffer_pool_try_acquire(4096)
+    assert store.put("k", b"v" * 1000) == 0
+    fork = multiprocessing.get_context("fork")
+
+    def exits():
+        pass
+
+    def collects():
+        global store, lease
+        del lease, store
+        gc.collect()
+
+    def calls():
+        for call in (lambda: store.get("k"), lambda: store.put("k", b""), store.remove_all,
+                     lambda: store.put_from("k", lease.ptr, 10), store.get_hostname):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "fork" in str(error), error
+            else:
+                raise AssertionError("a call in a forked child")
+        assert store.health_check() == 1
+        store.close()
+
+    def sets_up():
+        mine = MooncakeDistributedStore()
+        mine.setup("127.0.0.1", "", 8 << 20, 1 << 20, "tcp", "", sys.argv[1], lease_ttl_ms=2000)
+        assert mine.get("k") == b"v" * 1000, "the parent's"
+        assert mine.put("child's", b"w") == 0
+        mine.close()
+"""
+
+
+def test_forked_children_leave_the_parent_alone(
+    node: Callable[..., Any], metadata_url: str
+) -> None:
+    other = node(metadata_url, lease_ttl_ms=2000, **SMALL)
+    check_program(
+        FORK
+        + """
+    for work in (exits, collects, calls, sets_up) * 2:
+        child = fork.Process(target=work)
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0, work
+    end = time.monotonic() + 3  # Longer than the lease.
+    while time.monotonic() < end:
+        assert store.get("k") == b"v" * 1000
+        time.sleep(0.05)
+    assert store.heartbeat() == 0
+    assert len(store.list_segments(all=True)) == 2
+    assert store.put_from("from", lease.ptr, 4096) == 0
+    lease.release()
+    store.close()
+    """,
+        metadata_url,
+    )
+    assert other.batch_is_exist(["k", "from", "child's"]) == [0, 0, 0]
+
+
+def test_a_child_that_dies_takes_nothing_along(metadata_url: str) -> None:
+    check_program(
+        FORK
+        + """
+    import signal
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGABRT):
+        child = fork.Process(target=time.sleep, args=(60,))
+        child.start()
+        os.kill(child.pid, number)
+        child.join(20)
+        assert child.exitcode == -number
+        assert store.get("k") == b"v" * 1000 and store.put("l", b"w") == 0
+    """,
+        metadata_url,
+    )
+
+
+def test_a_pool_of_forked_workers_beside_a_busy_store(metadata_url: str) -> None:
+    check_program(
+        FORK
+        + """
+    import threading
+    done = threading.Event()
+    def work():
+        while not done.is_set():
+            assert store.put("busy", b"x" * 100_000) == 0
+            assert store.get("busy") == b"x" * 100_000
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads: thread.start()
+    with fork.Pool(4) as pool:
+        assert pool.map(abs, range(-200, 0)) == list(range(200, 0, -1))
+    for work in (calls, exits, collects) * 3:
+        child = fork.Process(target=work)
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0, work
+    done.set()
+    for thread in threads: thread.join()
+    """,
+        metadata_url,
+    )
+
+
+# --- Signals and the interpreter lock -----------------------------------------------------------
+
+
+INTERRUPTED = """
+    import sys
+    from mooncake.store import MooncakeDistributedStore
+    store = MooncakeDistributedStore()
+    store.setup("127.0.0.1", "", 0, 1 << 20, "tcp", "", sys.argv[1], routed_writes=True,
+                labels={"storage": "false"}, transfer_stall_timeout_ms=60_000)
+    assert len(store.get("k")) == 1000
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        print("waiting", flush=True)
+        store.get("k")
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_a_second_interrupt_ends_a_long_call(node: Callable[..., Any], redis: Any) -> None:
+    owner = node(redis.url, stable_id="owner", **SMALL)
+    assert owner.put_all(["k"]) == [0]
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), redis.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdin is not None and program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    owner.stop()
+    program.stdin.write("go\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "waiting\n"
+    start = time.monotonic()
+    eventually(lambda: time.monotonic() - start > 0.5)
+    assert program.poll() is None
+    for _ in range(2):
+        program.send_signal(signal.SIGINT)
+        pause = time.monotonic() + 0.1
+        eventually(lambda pause=pause: time.monotonic() > pause)
+    with at_most(1.5):
+        assert program.stdout.readline() == "interrupted\n"
+    owner.cont()
+    program.stdin.close()
+    assert program.wait(15) == 0
+    program.stdout.close()
+
+
+def rate_beside(call: Callable[[], Any]) -> float:
+    """Ticks a second of another thread while ``call`` runs; one tick takes a little Python."""
+    ticks, done = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            sum(range(100))
+            ticks += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    start = time.monotonic()
+    call()
+    taken = time.monotonic() - start
+    counted = ticks
+    done.set()
+    counter.join()
+    return counted / taken
+
+
+@pytest.mark.parametrize("name", ["put", "get", "get_buffer", "put_from", "get_into"])
+def test_another_thread_goes_on_during_a_big_call(
+    node: Callable[..., Any],
+    open_store: Callable[..., MooncakeDistributedStore],
+    redis: Any,
+    name: str,
+) -> None:
+    size = 64 * MIB
+    node(redis.url, global_segment_size=200 * MIB, local_buffer_size=MIB)
+    store = open_store(redis.url, **{**SMALL, **ROUTER, "local_buffer_size": size})
+    value = bytes(size)
+    assert store.put("k", value) == 0
+    lease = store.local_buffer_pool_try_acquire(size)
+    assert lease is not None
+    call: Callable[[], Any] = {
+        "put": lambda: store.put("k", value),
+        "get": lambda: store.get("k"),
+        "get_buffer": lambda: store.get_buffer("k"),
+        "put_from": lambda: store.put_from("k", lease.ptr, size),
+        "get_into": lambda: store.get_into("k", lease.ptr, size),
+    }[name]
+    idle = rate_beside(lambda: threading.Event().wait(0.1))
+    assert max(rate_beside(call) for _ in range(5)) > idle / 10
+    lease.release()
