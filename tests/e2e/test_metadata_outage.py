@@ -1,0 +1,198 @@
+"""The metadata service stops, hangs, loses everything or comes late; the data goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import LONG, MIB, eventually
+
+LEASE_S = 2.0
+OUTAGE_S = 60.0 if LONG else 3 * LEASE_S
+FAST = {
+    "lease_ttl_ms": int(LEASE_S * 1000),
+    "transfer_stall_timeout_ms": 2000,
+    "global_segment_size": 32 * MIB,
+    "local_buffer_size": MIB,
+}
+ROUTER = {**FAST, "global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
+
+
+class Cluster:
+    """Three nodes under load: two with storage, one without."""
+
+    def __init__(self, node: Callable[..., Any], redis: Any) -> None:
+        self.redis = redis
+        self.nodes = [node(redis.url, stable_id=f"n{i}", **FAST) for i in range(2)]
+        self.nodes.append(node(redis.url, stable_id="router", **ROUTER))
+        self.keys = [[f"{i}/{k}" for k in range(20)] for i in range(3)]
+        for one, keys in zip(self.nodes, self.keys):
+            assert one.put_all(keys) == [0] * 20
+            one.start_load(f"load {one.process.pid}")
+        self.wait_for_progress()
+
+    def wait_for_progress(self) -> None:
+        for one in self.nodes:
+            calls = one.load_so_far()["calls"]
+            eventually(lambda one=one, calls=calls: one.load_so_far()["calls"] > calls + 20)
+
+    def go_on_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.wait_for_progress()
+
+    def check_that_nothing_failed(self) -> None:
+        for one in self.nodes:
+            report = one.load_so_far()
+            found = {name: report[name] for name in ("wrong", "errors", "failed_puts", "misses")}
+            assert found == {"wrong": [], "errors": [], "failed_puts": 0, "misses": 0}
+            assert report["slowest_s"] < 10
+        everything = [key for keys in self.keys for key in keys]
+        for one in self.nodes:
+            assert one.read_all(everything)["right"] == everything
+
+    def check_that_all_are_registered(self, node: Callable[..., Any]) -> None:
+        """A newcomer, who knows nothing but the service, finds every node and every key."""
+        newcomer = node(self.redis.url, stable_id="newcomer", **FAST)
+
+        def owners() -> set[str]:
+            rows = newcomer.list_segments(all=True)
+            return {row["owner"].partition(":")[0] for row in rows}
+
+        eventually(lambda: owners() == {"n0", "n1", "newcomer"}, 5)
+        everything = [key for keys in self.keys for key in keys]
+        assert newcomer.read_all(everything)["right"] == everything
+        assert newcomer.put_all(["from the newcomer"]) == [0]
+        for one in self.nodes:
+            assert one.read_all(["from the newcomer"])["right"] == ["from the newcomer"]
+
+
+@pytest.fixture
+def cluster(node: Callable[..., Any], redis: Any) -> Cluster:
+    return Cluster(node, redis)
+
+
+@pytest.mark.parametrize("kind", ["stopped", "hung", "hung and then empty"])
+def test_an_outage_fails_no_request(cluster: Cluster, node: Callable[..., Any], kind: str) -> None:
+    if kind == "stopped":
+        cluster.redis.stop()
+    else:
+        cluster.redis.signal(signal.SIGSTOP)
+    cluster.go_on_for(OUTAGE_S)
+    cluster.check_that_nothing_failed()
+    if kind == "hung":
+        cluster.redis.signal(signal.SIGCONT)
+    else:
+        cluster.redis.stop()
+        cluster.redis.start()  # Empty.
+    eventually(lambda: cluster.redis.keys() > 0, 5)
+    cluster.go_on_for(LEASE_S)
+    cluster.check_that_nothing_failed()
+    cluster.check_that_all_are_registered(node)
+    cluster.go_on_for(2 * LEASE_S)
+    cluster.check_that_nothing_failed()
+
+
+def test_losing_everything_at_once_fails_no_request(
+    cluster: Cluster, node: Callable[..., Any]
+) -> None:
+    for _ in range(3):
+        cluster.redis.command("FLUSHALL")
+        cluster.go_on_for(1)
+    cluster.check_that_nothing_failed()
+    cluster.check_that_all_are_registered(node)
+
+
+def test_cut_connections_fail_no_request(cluster: Cluster, node: Callable[..., Any]) -> None:
+    end = time.monotonic() + (60 if LONG else 4)
+    while time.monotonic() < end:
+        cluster.redis.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        cluster.wait_for_progress()
+    cluster.check_that_nothing_failed()
+    cluster.check_that_all_are_registered(node)
+
+
+def test_a_lease_that_lapsed_while_the_service_was_away_is_no_death(
+    node: Callable[..., Any], redis: Any
+) -> None:
+    """A member that dies during an outage is gone once the service is back."""
+    stays = node(redis.url, stable_id="stays", **FAST)
+    dies = node(redis.url, stable_id="dies", **FAST)
+    assert stays.put_all(["on stays"]) == dies.put_all(["on dies"]) == [0]
+    assert stays.read_all(["on dies"])["right"] == ["on dies"]
+    redis.stop()
+    dies.kill()
+    start = time.monotonic()
+    assert stays.get("on dies") == b""
+    assert time.monotonic() - start < 8
+    redis.start()
+
+    def gone() -> bool:
+        owners = [row["owner"] for row in stays.list_segments(all=True)]
+        return len(owners) == 1 and stays.is_exist("on dies") is False
+
+    eventually(gone, 3 * LEASE_S + 5)
+    assert stays.read_all(["on stays"])["right"] == ["on stays"]
+    assert stays.put_all(["on dies"]) == [0]
+
+
+def test_clients_wait_for_a_service_that_comes_late(
+    spawn: Callable[[], Any], settings: Callable[..., Any], redis: Any
+) -> None:
+    redis.stop()
+    clients = [spawn() for _ in range(4)]
+    for client in clients:
+        client.send("setup", settings(redis.url, **FAST, startup_timeout_ms=30_000))
+    start = time.monotonic()
+    eventually(lambda: time.monotonic() - start > (20 if LONG else 2))
+    redis.start()
+    assert [client.receive() for client in clients] == [0] * 4
+    for number, client in enumerate(clients):  # At once, while others may still be joining.
+        key = f"first of {number}"
+        assert client.put_all([key]) == [0]
+        assert client.read_all([key])["right"] == [key]
+
+
+def test_a_password_and_a_database_survive_reconnection(
+    node: Callable[..., Any], redis: Any
+) -> None:
+    redis.command("CONFIG", "SET", "requirepass", "s3cret:/@")
+    url = f"redis://:s3cret%3A%2F%40@127.0.0.1:{redis.port}/3"
+    nodes = [node(url, stable_id=f"n{i}", **FAST) for i in range(2)]
+    login = ("-a", "s3cret:/@", "--no-auth-warning")
+    for one in nodes:
+        one.start_load(f"load {one.process.pid}")
+    for _ in range(5):
+        redis.command(*login, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        calls = [one.load_so_far()["calls"] for one in nodes]
+        eventually(
+            lambda calls=calls: all(
+                one.load_so_far()["calls"] > before + 50 for one, before in zip(nodes, calls)
+            )
+        )
+    for one in nodes:
+        report = one.stop_load()
+        assert (report["wrong"], report["failed_puts"], report["misses"]) == ([], 0, 0)
+    assert redis.command(*login, "-n", "0", "DBSIZE") == "0"
+    assert int(redis.command(*login, "-n", "3", "DBSIZE")) > 0
+
+
+def test_an_idle_node_asks_little(node: Callable[..., Any], redis: Any) -> None:
+    node(redis.url, global_segment_size=8 * MIB, local_buffer_size=MIB)
+
+    def commands() -> int:
+        lines = redis.command("INFO", "stats").splitlines()
+        return int(
+            dict(line.split(":", 1) for line in lines if ":" in line)["total_commands_processed"]
+        )
+
+    done = threading.Event()
+    done.wait(1)  # Whatever joining needs.
+    first, start = commands(), time.monotonic()
+    done.wait(4)
+    per_second = (commands() - first - 1) / (time.monotonic() - start)
+    assert per_second <= 6
