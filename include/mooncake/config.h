@@ -25,7 +25,7 @@ struct StoreConfig {
   std::string protocol = "tcp";      // tcp | rdma | auto.
   std::string device_name;           // Devices for rdma; comma separated.
 
-  std::string stable_id;  // Empty: generated, unique per process and call.
+  std::string stable_id;                 // Empty: generated, unique per process and call.
   std::string initial_state = "active";  // standby | active | draining | sealed | offline.
   std::string keyspace = "mc/store-rs/v2";
   std::string worker_scope;
@@ -37,8 +37,8 @@ struct StoreConfig {
   bool routed_writes = false;
   uint32_t replica_count = 1;
   uint32_t route_topk = 2;
-  std::string route_control = "embedded_wrh";  // embedded_wrh | metadata_only.
-  uint16_t transport_rpc_port = 0;              // 0: any free port.
+  std::string route_control = "embedded_wrh";    // embedded_wrh | metadata_only.
+  uint16_t transport_rpc_port = 0;               // 0: any free port.
   std::string transport_backend = "classic_te";  // classic_te | tent.
   std::string local_segment_name;                // Empty: "<stable_id>-segment".
 

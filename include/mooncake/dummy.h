@@ -11,8 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+
+#include "mooncake/result.h"
 
 namespace mooncake {
 
@@ -35,5 +38,11 @@ struct DummyConfig {
   // registered. Empty: no memory can be. Called from many threads, without a lock.
   std::function<std::optional<SharedRange>(const void* data, size_t size)> find_shared;
 };
+
+// From named texts (server_address, keyspace, worker_scope) and the environment (MC_STORE_RS_
+// KEYSPACE, CLUSTER_SECRET, CLUSTER_SECRET_FILE, DUMMY_RPC_TIMEOUT_MS). kInvalidArgument: names
+// the argument, the value and what is allowed.
+Result<DummyConfig> DummyConfigFromValues(const std::map<std::string, std::string>& values,
+                                          const std::map<std::string, std::string>& environment);
 
 }  // namespace mooncake

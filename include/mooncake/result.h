@@ -121,16 +121,16 @@ Error NoSpace(std::string context);
 #define MC_CONCAT_(a, b) MC_CONCAT_INNER_(a, b)
 
 // MC_TRY(Type name, expression): binds the value, or returns the error from this function.
-#define MC_TRY(declaration, ...)                                      \
-  auto MC_CONCAT_(mc_result_, __LINE__) = (__VA_ARGS__);              \
-  if (!MC_CONCAT_(mc_result_, __LINE__).ok()) {                       \
-    return std::move(MC_CONCAT_(mc_result_, __LINE__)).error();       \
-  }                                                                   \
+#define MC_TRY(declaration, ...)                                \
+  auto MC_CONCAT_(mc_result_, __LINE__) = (__VA_ARGS__);        \
+  if (!MC_CONCAT_(mc_result_, __LINE__).ok()) {                 \
+    return std::move(MC_CONCAT_(mc_result_, __LINE__)).error(); \
+  }                                                             \
   declaration = *std::move(MC_CONCAT_(mc_result_, __LINE__))
 
 // MC_RETURN_IF_ERROR(expression): returns the error of a Status or Result, else goes on.
-#define MC_RETURN_IF_ERROR(...)                                        \
-  do {                                                                 \
-    auto mc_status = (__VA_ARGS__);                                    \
-    if (!mc_status.ok()) return std::move(mc_status).error();          \
+#define MC_RETURN_IF_ERROR(...)                               \
+  do {                                                        \
+    auto mc_status = (__VA_ARGS__);                           \
+    if (!mc_status.ok()) return std::move(mc_status).error(); \
   } while (false)

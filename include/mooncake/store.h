@@ -51,7 +51,7 @@ struct PutItem {
 };
 
 struct PutOptions {
-  std::string_view tenant;                    // Empty: the store's own.
+  std::string_view tenant;                     // Empty: the store's own.
   const ReplicateConfig* replicate = nullptr;  // nullptr: no policy.
   bool if_absent = false;  // An already published value is left alone and counts as success.
 };
@@ -78,7 +78,7 @@ struct ReplicaInfo {
 };
 
 struct RouteInfo {
-  std::string key;  // "tenant::key", or "tenant::ns/domain/object_set/key" percent-encoded.
+  std::string key;       // "tenant::key", or "tenant::ns/domain/object_set/key" percent-encoded.
   uint64_t version = 0;  // Grows with every publication of the key.
   uint64_t size = 0;
   std::string state = "Active";
@@ -158,8 +158,7 @@ class Store {
   // --- Data, one key ----------------------------------------------------------------------
   Status Put(std::string_view key, ConstBytes value, const PutOptions& options = {});
   Result<std::string> Get(std::string_view key, std::string_view tenant = {});
-  Result<uint64_t> GetInto(std::string_view key, MutableBytes target,
-                           std::string_view tenant = {});
+  Result<uint64_t> GetInto(std::string_view key, MutableBytes target, std::string_view tenant = {});
   Result<bool> Exists(std::string_view key, std::string_view tenant = {});
   Status Remove(std::string_view key, std::string_view tenant = {});
 
@@ -178,7 +177,7 @@ class Store {
   // --- Lifecycle and views ----------------------------------------------------------------
   virtual std::string Hostname() const = 0;  // "host:port" of the node port.
   virtual std::string NodeName() const = 0;  // "stable_id:epoch".
-  virtual Status Heartbeat() = 0;  // One heartbeat now; the background one goes on.
+  virtual Status Heartbeat() = 0;            // One heartbeat now; the background one goes on.
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
   virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
   // These five are kUnsupported for a store that is not a node itself.

@@ -28,12 +28,12 @@ PyObject* ExpandLocalMemory(PyObject* self, const CallArgs& args) {
   }
   if (PyErr_Occurred() != nullptr) return nullptr;
   if (!segment.ok()) return Raise(segment.error());
-  return Py_BuildValue(
-      "{s:s,s:s,s:s,s:K,s:K,s:s,s:K,s:[s]}", "owner", segment->owner.c_str(), "segment_name",
-      segment->segment_name.c_str(), "transport_endpoint", segment->transport_endpoint.c_str(),
-      "capacity_bytes", Number{segment->capacity_bytes}, "used_bytes", Number{segment->used_bytes},
-      "state", segment->state.c_str(), "alignment_bytes", Number{segment->alignment_bytes}, "tags",
-      "dram");
+  return Py_BuildValue("{s:s,s:s,s:s,s:K,s:K,s:s,s:K,s:[s]}", "owner", segment->owner.c_str(),
+                       "segment_name", segment->segment_name.c_str(), "transport_endpoint",
+                       segment->transport_endpoint.c_str(), "capacity_bytes",
+                       Number{segment->capacity_bytes}, "used_bytes", Number{segment->used_bytes},
+                       "state", segment->state.c_str(), "alignment_bytes",
+                       Number{segment->alignment_bytes}, "tags", "dram");
 }
 
 // The name of a segment, for the two methods that take one.

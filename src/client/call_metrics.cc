@@ -5,10 +5,20 @@
 namespace mooncake::client {
 
 namespace {
-constexpr const char* kNames[kOperations] = {
-    "put",           "batch_put", "get",         "batch_get", "get_into_ranges",
-    "is_exist",      "batch_is_exist", "get_size", "query_route", "remove",
-    "batch_remove",  "remove_all", "register_buffer", "unregister_buffer"};
+constexpr const char* kNames[kOperations] = {"put",
+                                             "batch_put",
+                                             "get",
+                                             "batch_get",
+                                             "get_into_ranges",
+                                             "is_exist",
+                                             "batch_is_exist",
+                                             "get_size",
+                                             "query_route",
+                                             "remove",
+                                             "batch_remove",
+                                             "remove_all",
+                                             "register_buffer",
+                                             "unregister_buffer"};
 constexpr const char* kResults[3] = {"ok", "miss", "error"};
 }  // namespace
 

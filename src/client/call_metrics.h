@@ -12,8 +12,20 @@
 namespace mooncake::client {
 
 enum class Operation : uint8_t {
-  kPut, kBatchPut, kGet, kBatchGet, kGetRanges, kIsExist, kBatchIsExist, kGetSize, kQueryRoute,
-  kRemove, kBatchRemove, kRemoveAll, kRegisterBuffer, kUnregisterBuffer,
+  kPut,
+  kBatchPut,
+  kGet,
+  kBatchGet,
+  kGetRanges,
+  kIsExist,
+  kBatchIsExist,
+  kGetSize,
+  kQueryRoute,
+  kRemove,
+  kBatchRemove,
+  kRemoveAll,
+  kRegisterBuffer,
+  kUnregisterBuffer,
 };
 inline constexpr size_t kOperations = 14;
 

@@ -32,9 +32,8 @@ std::vector<SegmentInfo> LocalStore::ListSegments(bool all) {
   std::vector<SegmentInfo> segments;
   for (const node::SegmentStats& stats : core_.extents.Stats()) {
     if (stats.state == NodeState::kOffline) continue;  // Retired.
-    segments.push_back(
-        InfoOf(NodeName(), Hostname(),
-               {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state}));
+    segments.push_back(InfoOf(NodeName(), Hostname(),
+                              {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state}));
   }
   if (!all) return segments;
   for (const routing::ViewNode& node : core_.view()->nodes()) {

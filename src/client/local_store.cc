@@ -73,8 +73,7 @@ std::vector<Result<uint64_t>> LocalStore::Read(const node::ReadRequest& request)
   return node::ReadValues(core_, request);
 }
 
-std::vector<Status> LocalStore::PutMany(std::span<const PutItem> items,
-                                        const PutOptions& options) {
+std::vector<Status> LocalStore::PutMany(std::span<const PutItem> items, const PutOptions& options) {
   return PutWanted(items, options, {});
 }
 
@@ -123,8 +122,8 @@ std::vector<Result<uint64_t>> LocalStore::GetMany(std::span<const GetItem> items
       results[i] = std::move(status).error();
       continue;
     }
-    batch.items.push_back({node::MakeKeyRef(*scope, items[i].key), items[i].targets,
-                           TotalSize(items[i].targets), 0});
+    batch.items.push_back(
+        {node::MakeKeyRef(*scope, items[i].key), items[i].targets, TotalSize(items[i].targets), 0});
     batch.index.push_back(i);
   }
   auto read = Read({batch.items, false, {}, Deadline()});
@@ -136,9 +135,9 @@ std::vector<Result<uint64_t>> LocalStore::GetMany(std::span<const GetItem> items
   return results;
 }
 
-std::vector<Result<uint64_t>> LocalStore::GetManyAllocated(
-    std::span<const std::string_view> keys, std::string_view tenant,
-    const AllocateTarget& allocate) {
+std::vector<Result<uint64_t>> LocalStore::GetManyAllocated(std::span<const std::string_view> keys,
+                                                           std::string_view tenant,
+                                                           const AllocateTarget& allocate) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return Refuse<uint64_t>(keys.size(), NotOpen());
   const auto scope = EntryFor(tenant);
@@ -155,9 +154,9 @@ std::vector<Result<uint64_t>> LocalStore::GetManyAllocated(
     batch.items.push_back({node::MakeKeyRef(*scope, keys[i]), {}, 0, 0});
     batch.index.push_back(i);
   }
-  auto read = Read({batch.items, false,
-                    [&](size_t k, uint64_t size) { return allocate(batch.index[k], size); },
-                    Deadline()});
+  auto read =
+      Read({batch.items, false,
+            [&](size_t k, uint64_t size) { return allocate(batch.index[k], size); }, Deadline()});
   for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
   for (const auto& result : results) {
     call.Item(result.code());
@@ -181,8 +180,10 @@ std::vector<Result<uint64_t>> LocalStore::GetRanges(std::span<const RangeItem> i
       results[i] = std::move(status).error();
       continue;
     }
-    batch.items.push_back({node::MakeKeyRef(*scope, items[i].key), {&items[i].target, 1},
-                           items[i].target.size(), items[i].offset});
+    batch.items.push_back({node::MakeKeyRef(*scope, items[i].key),
+                           {&items[i].target, 1},
+                           items[i].target.size(),
+                           items[i].offset});
     batch.index.push_back(i);
   }
   auto read = Read({batch.items, true, {}, Deadline()});
@@ -330,9 +331,7 @@ bool LocalStore::IsRegistered(const void* data, size_t size) const {
   return ranges_.Contains(data, size);
 }
 
-uint64_t LocalStore::LocalPoolCapacity() const {
-  return parts_.pool ? parts_.pool->capacity() : 0;
-}
+uint64_t LocalStore::LocalPoolCapacity() const { return parts_.pool ? parts_.pool->capacity() : 0; }
 
 std::optional<MutableBytes> LocalStore::LocalPoolTryAcquire(size_t size) {
   if (!parts_.pool || closed()) return std::nullopt;
@@ -364,10 +363,8 @@ void LocalStore::RefreshGauges() {
   if (parts_.hot) parts_.hot->RefreshGauges();
   metrics.GetGauge("object_routes", {}).Set(static_cast<double>(core_.routes.route_count()));
   metrics.GetGauge("registered_ranges", {}).Set(static_cast<double>(ranges_.size()));
-  metrics.GetGauge("membership_nodes", {})
-      .Set(static_cast<double>(core_.view()->nodes().size()));
-  metrics.GetGauge("membership_revision", {})
-      .Set(static_cast<double>(core_.view()->revision()));
+  metrics.GetGauge("membership_nodes", {}).Set(static_cast<double>(core_.view()->nodes().size()));
+  metrics.GetGauge("membership_revision", {}).Set(static_cast<double>(core_.view()->revision()));
 }
 
 std::string LocalStore::MetricsText() {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 
 namespace mooncake::client {
 
@@ -18,57 +17,59 @@ Status RangeTable::Add(const void* data, size_t size) {
   if (!IsReadable(data, size)) {
     return InvalidArgument(fmt::format(
         "register_buffer: pointer {:#x}, size {}: the range is not readable memory of this "
-        "process", base, size));
+        "process",
+        base, size));
   }
   AddOwn(data, size);
   return Ok();
 }
 
 void RangeTable::AddOwn(const void* data, size_t size) {
-  std::unique_lock lock(mu_);
-  ranges_[reinterpret_cast<uintptr_t>(data)].push_back(size);
-  largest_ = std::max(largest_, size);
+  base::MutexLock lock(mu_);
+  auto next = std::make_shared<Ranges>(*ranges_.load());
+  next->by_base[reinterpret_cast<uintptr_t>(data)].push_back(size);
+  next->largest = std::max(next->largest, size);
+  ranges_.store(std::move(next));
 }
 
 Status RangeTable::Remove(const void* data) {
   const auto base = reinterpret_cast<uintptr_t>(data);
-  std::unique_lock lock(mu_);
-  auto found = ranges_.find(base);
-  if (found == ranges_.end()) {
+  base::MutexLock lock(mu_);
+  auto next = std::make_shared<Ranges>(*ranges_.load());
+  auto found = next->by_base.find(base);
+  if (found == next->by_base.end()) {
     return NotFound(fmt::format("unregister_buffer: pointer {:#x} is not registered", base));
   }
   found->second.pop_back();
-  if (found->second.empty()) ranges_.erase(found);
-  if (ranges_.empty()) largest_ = 0;
+  if (found->second.empty()) next->by_base.erase(found);
+  if (next->by_base.empty()) next->largest = 0;
+  ranges_.store(std::move(next));
   return Ok();
 }
 
 bool RangeTable::Contains(const void* data, size_t size) const {
   const auto base = reinterpret_cast<uintptr_t>(data);
   if (size > UINTPTR_MAX - base) return false;
-  std::shared_lock lock(mu_);
+  const std::shared_ptr<const Ranges> ranges = ranges_.load();
   // Ranges that start at or before `base`, nearest first, as far back as one could reach here.
-  for (auto it = ranges_.upper_bound(base); it != ranges_.begin();) {
+  for (auto it = ranges->by_base.upper_bound(base); it != ranges->by_base.begin();) {
     --it;
     const uintptr_t before = base - it->first;
-    if (before > largest_) return false;
+    if (before > ranges->largest) return false;
     const size_t longest = *std::max_element(it->second.begin(), it->second.end());
     if (longest >= before && longest - before >= size) return true;
   }
   return false;
 }
 
-size_t RangeTable::size() const {
-  std::shared_lock lock(mu_);
-  return ranges_.size();
-}
+size_t RangeTable::size() const { return ranges_.load()->by_base.size(); }
 
 LocalPool::LocalPool(MappedMemory memory)
     : memory_(std::move(memory)), allocator_(memory_.bytes().size()) {}
 
 Result<std::unique_ptr<LocalPool>> LocalPool::Open(uint64_t size, uint64_t hugepage_bytes) {
   MC_TRY(MappedMemory memory, MappedMemory::Map(size, hugepage_bytes));
-  return std::unique_ptr<LocalPool>(new LocalPool(std::move(memory)));
+  return std::make_unique<LocalPool>(std::move(memory));
 }
 
 std::optional<MutableBytes> LocalPool::TryAcquire(size_t size) {

@@ -2,9 +2,11 @@
 // local pool that BufferPool takes its leases from.
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
-#include <shared_mutex>
+#include <vector>
 
 #include "allocator/extent_allocator.h"
 #include "base/mutex.h"
@@ -29,15 +31,20 @@ class RangeTable {
   size_t size() const;
 
  private:
-  mutable std::shared_mutex mu_;
-  // base -> the sizes registered there, oldest first.
-  std::map<uintptr_t, std::vector<size_t>> ranges_;
-  size_t largest_ = 0;  // No range is larger; bounds the search for overlapping ones.
+  // An immutable snapshot: every pointer call looks here, changes are rare.
+  struct Ranges {
+    // base -> the sizes registered there, oldest first.
+    std::map<uintptr_t, std::vector<size_t>> by_base;
+    size_t largest = 0;  // No range is larger; bounds the search for overlapping ones.
+  };
+  base::Mutex mu_;  // One change at a time.
+  std::atomic<std::shared_ptr<const Ranges>> ranges_{std::make_shared<const Ranges>()};
 };
 
 // A registered pool of fixed size, handed out in slices. Thread-safe.
 class LocalPool {
  public:
+  explicit LocalPool(MappedMemory memory);
   static Result<std::unique_ptr<LocalPool>> Open(uint64_t size, uint64_t hugepage_bytes);
   uint64_t capacity() const { return memory_.bytes().size(); }
   std::optional<MutableBytes> TryAcquire(size_t size);
@@ -46,7 +53,6 @@ class LocalPool {
   bool Contains(const void* data, size_t size) const { return leases_.Contains(data, size); }
 
  private:
-  explicit LocalPool(MappedMemory memory);
   MappedMemory memory_;
   allocator::ExtentAllocator allocator_;
   RangeTable leases_;

@@ -26,8 +26,8 @@ std::atomic<bool (*)()> interrupt_check{nullptr};
 
 // memory:// clusters live as long as the process.
 metadata::MemoryRegistry& ProcessMemory() {
-  static auto& registry = *new metadata::MemoryRegistry();
-  return registry;
+  static auto* const registry = std::make_unique<metadata::MemoryRegistry>().release();
+  return *registry;
 }
 
 Result<std::unique_ptr<MetadataStore>> OpenMetadata(const StoreConfig& config, Runtime& runtime) {
@@ -50,10 +50,10 @@ Result<std::unique_ptr<MetadataStore>> OpenMetadata(const StoreConfig& config, R
   if (url.starts_with("etcd://")) {
     return Unsupported("metadata_url: etcd:// is not supported yet; use redis:// or sqlite://");
   }
-  return InvalidArgument(fmt::format(
-      "metadata_url '{}': expected memory://NAME, sqlite:///absolute/path.db or "
-      "redis://[user:pass@]host:port/db",
-      base::RedactUrl(url)));
+  return InvalidArgument(
+      fmt::format("metadata_url '{}': expected memory://NAME, sqlite:///absolute/path.db or "
+                  "redis://[user:pass@]host:port/db",
+                  base::RedactUrl(url)));
 }
 
 Status CheckSupported(const StoreConfig& config) {
@@ -102,8 +102,8 @@ node::NodeConfig NodeConfigOf(const StoreConfig& config, Runtime& runtime, std::
   out.policy.route_control = config.route_control;
 
   out.membership.lease_ttl_ms = config.lease_ttl_ms;
-  const bool usable = config.heartbeat_interval_ms > 0 &&
-                      config.heartbeat_interval_ms < config.lease_ttl_ms;
+  const bool usable =
+      config.heartbeat_interval_ms > 0 && config.heartbeat_interval_ms < config.lease_ttl_ms;
   out.membership.heartbeat_interval_ms =
       usable ? config.heartbeat_interval_ms
              : std::min(std::max<uint64_t>(config.lease_ttl_ms / 3, 1), uint64_t{10'000});
@@ -147,7 +147,8 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   runtime->SetInterruptCheck(InterruptWanted);
   parts.runtime = std::move(runtime);
   parts.metrics = std::make_unique<obs::PrometheusMetrics>(config.tenant);
-  MC_TRY(const base::HostPort address, base::ParseHostPort("local_hostname", config.local_hostname));
+  MC_TRY(const base::HostPort address,
+         base::ParseHostPort("local_hostname", config.local_hostname));
   node::NodeConfig node_config = NodeConfigOf(config, *parts.runtime, address.host);
   if (address.port) node_config.listen_port = *address.port;
   node_config.shared_segments = options.shared_segments;

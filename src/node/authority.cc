@@ -8,14 +8,10 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
   Superseded superseded;
   const ExtentPin local = publication.local;
   const std::vector<Place> remote = publication.remote;
-  Route mirrored{0,
-                 publication.size,
-                 publication.checksum,
-                 publication.has_checksum,
-                 publication.soft_pin,
-                 remote};
-  const ItemCode code =
-      core.routes.Publish(ref, std::move(publication), version, &superseded);
+  Route mirrored{
+      0,     publication.size, publication.checksum, publication.has_checksum, publication.soft_pin,
+      remote};
+  const ItemCode code = core.routes.Publish(ref, std::move(publication), version, &superseded);
   if (code != kItemOk) return code;
   if (!superseded.is_the_new_one) {
     if (local) {

@@ -170,7 +170,8 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
   }
   ScopeColumn scopes(core.scopes, reply->mutable_scopes());
   size_t shard = request.cursor();
-  for (; shard < RouteTable::kShards && reply->routes_size() < static_cast<int>(kItemsPerMessageMax);
+  for (;
+       shard < RouteTable::kShards && reply->routes_size() < static_cast<int>(kItemsPerMessageMax);
        ++shard) {
     for (const KeyedRoute& keyed :
          core.routes.Export(shard, [&](routing::Slot slot) { return wanted[slot]; })) {

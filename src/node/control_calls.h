@@ -15,17 +15,14 @@ void ServeExist(Core& core, const v1::ExistRequest& request, v1::ExistReply* rep
 void ServeRoute(Core& core, const v1::RouteRequest& request, v1::RouteReply* reply, bool* valid);
 void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishReply* reply,
                   bool* valid);
-void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* reply,
-                 bool* valid);
+void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* reply, bool* valid);
 void ServeRemoveAll(Core& core, const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply,
                     bool* valid);
-void ServeNotice(Core& core, const v1::NoticeRequest& request, v1::NoticeReply* reply,
-                 bool* valid);
+void ServeNotice(Core& core, const v1::NoticeRequest& request, v1::NoticeReply* reply, bool* valid);
 void ServeCheck(Core& core, const v1::CheckRequest& request, v1::CheckReply* reply, bool* valid);
 void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply, bool* valid);
 void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::InventoryReply* reply,
                     bool* valid);
-void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* reply,
-                 bool* valid);
+void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* reply, bool* valid);
 
 }  // namespace mooncake::node

@@ -103,8 +103,7 @@ class Evacuation {
   }
 
   // False: nothing to move (the extent is an orphan and has been dealt with, or must wait).
-  bool Plan(Extent& extent, const KeyRef& ref, const Result<Route>& route,
-            Relocation* relocation) {
+  bool Plan(Extent& extent, const KeyRef& ref, const Result<Route>& route, Relocation* relocation) {
     const Place own = extent.place();
     const bool named = route.ok() && std::find(route->replicas.begin(), route->replicas.end(),
                                                own) != route->replicas.end();

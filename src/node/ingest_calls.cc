@@ -34,11 +34,10 @@ class IngestCall : public ServerCall {
         continue;
       }
       bool would_block = false;
-      const ReserveRequest reserve{item.ref, item.size,           soft_pin_,
-                                   writer_,  core_.runtime.NowMs(), segment_};
-      item.pin = no_evict_
-                     ? core_.extents.Reserve(reserve)
-                     : core_.evictor.Reserve(reserve, may_block, deadline_ms_, &would_block);
+      const ReserveRequest reserve{item.ref, item.size, soft_pin_, writer_, core_.runtime.NowMs(),
+                                   segment_};
+      item.pin = no_evict_ ? core_.extents.Reserve(reserve)
+                           : core_.evictor.Reserve(reserve, may_block, deadline_ms_, &would_block);
       if (would_block) return false;
       item.code = item.pin ? kItemOk : CodeOf(ErrorCode::kNoSpace);
     }
@@ -139,7 +138,8 @@ class PutCall : public IngestCall {
   using IngestCall::IngestCall;
 
   bool Accept(const IncomingRequest& request) {
-    if (!message_.ParseFromArray(request.message.data(), static_cast<int>(request.message.size()))) {
+    if (!message_.ParseFromArray(request.message.data(),
+                                 static_cast<int>(request.message.size()))) {
       return false;
     }
     soft_pin_ = message_.soft_pin();
@@ -184,7 +184,8 @@ class WriteCall : public IngestCall {
   using IngestCall::IngestCall;
 
   bool Accept(const IncomingRequest& request) {
-    if (!message_.ParseFromArray(request.message.data(), static_cast<int>(request.message.size()))) {
+    if (!message_.ParseFromArray(request.message.data(),
+                                 static_cast<int>(request.message.size()))) {
       return false;
     }
     soft_pin_ = message_.soft_pin();

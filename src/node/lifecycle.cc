@@ -50,7 +50,9 @@ Result<SegmentStats> Node::FindSegment(const std::string& name) const {
 
 Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
   if (bytes == 0) return InvalidArgument("storage_bytes 0: expected at least 1 byte");
-  MC_TRY(MappedMemory memory, MappedMemory::Map(bytes, config_.hugepage_bytes));
+  MC_TRY(MappedMemory memory, config_.shared_segments
+                                  ? MappedMemory::MapShared(bytes, config_.hugepage_bytes, true)
+                                  : MappedMemory::Map(bytes, config_.hugepage_bytes));
   uint32_t index = 0;
   {
     base::MutexLock lock(segments_mu_);
@@ -90,8 +92,8 @@ Result<bool> Node::RetireSegment(const std::string& name) {
     base::MutexLock lock(segments_mu_);
     MC_TRY(const SegmentStats segment, FindSegment(name));
     if (segment.state != NodeState::kDraining) {
-      return InvalidState(fmt::format("segment '{}' is not draining: call drain_segment first",
-                                      name));
+      return InvalidState(
+          fmt::format("segment '{}' is not draining: call drain_segment first", name));
     }
     if (segment.used_bytes > 0) return false;
     extents_.SetSegmentState(segment.index, NodeState::kOffline);

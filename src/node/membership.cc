@@ -15,8 +15,8 @@ constexpr size_t kSuspicionsMax = 4096;
 constexpr uint64_t kTickMs = 250;
 }  // namespace
 
-Membership::Membership(const MembershipOptions& options, Runtime& runtime,
-                       MetadataStore& metadata, Metrics& metrics)
+Membership::Membership(const MembershipOptions& options, Runtime& runtime, MetadataStore& metadata,
+                       Metrics& metrics)
     : options_(options),
       runtime_(runtime),
       metadata_(metadata),
@@ -66,9 +66,10 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
           record.id.stable_id, holder->id.ToString(), holder->endpoint));
     }
     if (answer == HolderAnswer::kSilent && !succeed) {
-      return Conflict(fmt::format("stable_id '{}': its holder {} at {} does not answer; waiting "
-                                  "for its lease to lapse",
-                                  record.id.stable_id, holder->id.ToString(), holder->endpoint));
+      return Conflict(
+          fmt::format("stable_id '{}': its holder {} at {} does not answer; waiting "
+                      "for its lease to lapse",
+                      record.id.stable_id, holder->id.ToString(), holder->endpoint));
     }
     beside = holder->id.epoch;
     replace = answer == HolderAnswer::kGone;
@@ -273,9 +274,8 @@ void Membership::Install(uint64_t revision) {
   if (on_view_) on_view_(before, after);
   view_.store(after, std::memory_order_release);
   base::MutexLock lock(mu_);
-  std::erase_if(suspicions_, [&](const auto& entry) {
-    return after->Find(entry.first) == routing::kNoNode;
-  });
+  std::erase_if(suspicions_,
+                [&](const auto& entry) { return after->Find(entry.first) == routing::kNoNode; });
   suspect_count_.store(static_cast<int>(suspicions_.size()));
 }
 

@@ -110,7 +110,7 @@ class Membership {
   Runtime& runtime_;
   MetadataStore& metadata_;
   Metrics& metrics_;
-  std::string self_name_;  // Constant after Join.
+  std::string self_name_;                                        // Constant after Join.
   std::function<void(const ViewPtr&, const ViewPtr&)> on_view_;  // Constant after Start.
 
   std::atomic<ViewPtr> view_;
@@ -126,7 +126,7 @@ class Membership {
   // Members that a full answer of the service left out (it came back empty), and until when
   // they may register themselves again. Likewise.
   std::map<NodeId, uint64_t> unconfirmed_;
-  routing::ViewBuilder builder_;           // Likewise.
+  routing::ViewBuilder builder_;  // Likewise.
 
   mutable base::Mutex mu_;
   LeaseRecord record_ MC_GUARDED_BY(mu_);
@@ -136,7 +136,7 @@ class Membership {
   std::unique_ptr<Event> refresh_;  // Set: poll now.
   std::unique_ptr<Event> fetched_;  // Set after every fetch.
   std::unique_ptr<Thread> heartbeat_thread_;
-  std::unique_ptr<Event> tick_;     // Set: stop ticking.
+  std::unique_ptr<Event> tick_;  // Set: stop ticking.
   std::unique_ptr<Thread> refresh_thread_;
   std::unique_ptr<Thread> tick_thread_;
   uint32_t beat_failures_ = 0;  // Heartbeat thread only.

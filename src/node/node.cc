@@ -17,14 +17,11 @@ constexpr uint64_t kTellMs = 1'500;
 constexpr uint64_t kFirstViewMs = 5'000;
 }  // namespace
 
-Node::Node(const NodeConfig& config, NodePorts ports)
-    : config_(config),
-      ports_(ports),
-      routes_(extents_),
-      handoff_stop_(ports.runtime.NewEvent()) {}
+Node::Node(const NodeConfig& config, NodePorts ports, Private)
+    : config_(config), ports_(ports), routes_(extents_), handoff_stop_(ports.runtime.NewEvent()) {}
 
 Result<std::unique_ptr<Node>> Node::Start(const NodeConfig& config, NodePorts ports) {
-  std::unique_ptr<Node> node(new Node(config, ports));
+  auto node = std::make_unique<Node>(config, ports, Private{});
   if (Status status = node->Open(); !status) {
     node->Close();
     return std::move(status).error();
@@ -50,8 +47,7 @@ Status Node::Open() {
                : MappedMemory::Map(config_.segment_bytes, config_.hugepage_bytes));
     extents_.AddSegment(config_.segment_name, std::move(memory));
   }
-  MC_TRY(endpoint_,
-         ports_.transport.Listen(config_.listen_host, config_.listen_port, &service_));
+  MC_TRY(endpoint_, ports_.transport.Listen(config_.listen_host, config_.listen_port, &service_));
   membership_ = std::make_unique<Membership>(config_.membership, ports_.runtime, ports_.metadata,
                                              ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());
@@ -61,16 +57,16 @@ Status Node::Open() {
   evictor_ = std::make_unique<Evictor>(ports_.runtime, ports_.metrics);
   outbox_ = std::make_unique<Outbox>(ports_.runtime, ports_.metrics);
   reconciler_ = std::make_unique<Reconciler>(ports_.runtime, ports_.metrics);
-  core_.reset(new Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_,
-                       *names_, scopes_, extents_, routes_, dedup_, *evictor_, *outbox_});
+  core_ = std::make_unique<Core>(Core{config_.options, ports_.runtime, ports_.metrics, *membership_,
+                                      *peers_, *names_, scopes_, extents_, routes_, dedup_,
+                                      *evictor_, *outbox_});
   MC_RETURN_IF_ERROR(CheckPolicy());
   evictor_->Start(*core_);
   outbox_->Start(*core_);
   reconciler_->Start(*core_);
   service_.Open(*core_);
-  membership_->Start([this](const ViewPtr& before, const ViewPtr& after) {
-    ApplyView(*core_, *before, *after);
-  });
+  membership_->Start(
+      [this](const ViewPtr& before, const ViewPtr& after) { ApplyView(*core_, *before, *after); });
   if (config_.initial_state == NodeState::kStandby) {
     handoff_watch_ = ports_.runtime.Spawn("mc-handoff", [this] { WatchHandoff(); });
     return Ok();

@@ -47,7 +47,10 @@ struct NodeConfig {
 };
 
 class Node {
+  struct Private {};  // Only Start makes nodes.
+
  public:
+  Node(const NodeConfig& config, NodePorts ports, Private);
   // Joins the cluster; leaves nothing behind when it fails.
   static Result<std::unique_ptr<Node>> Start(const NodeConfig& config, NodePorts ports);
   ~Node();  // Closes.
@@ -79,7 +82,6 @@ class Node {
   void ReconcileNow() { reconciler_->RunOnce(); }
 
  private:
-  Node(const NodeConfig& config, NodePorts ports);
   Status Open();
   Status JoinCluster();
   Status CheckPolicy();

@@ -87,8 +87,7 @@ auto Quick(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
 // The same for those that take a while (they walk tables): off the event loop.
 template <typename Request, typename Reply_>
 auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
-  return [quick = Quick(serve)](Core& core, const Request& request, bool may_block,
-                                Reply_* reply) {
+  return [quick = Quick(serve)](Core& core, const Request& request, bool may_block, Reply_* reply) {
     return may_block && quick(core, request, may_block, reply);
   };
 }
@@ -119,14 +118,10 @@ std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& requ
   switch (static_cast<MessageType>(request.type)) {
     case MessageType::kPing:
       return AcceptMessage<v1::PingRequest, v1::PingReply>(*core, request, ServePing);
-    case MessageType::kPut:
-      return AcceptPut(*core, request);
-    case MessageType::kGet:
-      return AcceptGet(*core, request);
-    case MessageType::kRead:
-      return AcceptRead(*core, request);
-    case MessageType::kWrite:
-      return AcceptWrite(*core, request);
+    case MessageType::kPut: return AcceptPut(*core, request);
+    case MessageType::kGet: return AcceptGet(*core, request);
+    case MessageType::kRead: return AcceptRead(*core, request);
+    case MessageType::kWrite: return AcceptWrite(*core, request);
     case MessageType::kExist:
       return AcceptMessage<v1::ExistRequest, v1::ExistReply>(*core, request, Quick(ServeExist));
     case MessageType::kRoute:
@@ -135,14 +130,12 @@ std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& requ
       return AcceptMessage<v1::PublishRequest, v1::PublishReply>(*core, request,
                                                                  Quick(ServePublish));
     case MessageType::kRemove:
-      return AcceptMessage<v1::RemoveRequest, v1::RemoveReply>(*core, request,
-                                                               Quick(ServeRemove));
+      return AcceptMessage<v1::RemoveRequest, v1::RemoveReply>(*core, request, Quick(ServeRemove));
     case MessageType::kRemoveAll:
       return AcceptMessage<v1::RemoveAllRequest, v1::RemoveAllReply>(*core, request,
                                                                      Slow(ServeRemoveAll));
     case MessageType::kNotice:
-      return AcceptMessage<v1::NoticeRequest, v1::NoticeReply>(*core, request,
-                                                               Quick(ServeNotice));
+      return AcceptMessage<v1::NoticeRequest, v1::NoticeReply>(*core, request, Quick(ServeNotice));
     case MessageType::kCheck:
       return AcceptMessage<v1::CheckRequest, v1::CheckReply>(*core, request, Quick(ServeCheck));
     case MessageType::kPull:
@@ -151,8 +144,7 @@ std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& requ
       return AcceptMessage<v1::InventoryRequest, v1::InventoryReply>(*core, request,
                                                                      Slow(ServeInventory));
     case MessageType::kMirror:
-      return AcceptMessage<v1::MirrorRequest, v1::MirrorReply>(*core, request,
-                                                               Quick(ServeMirror));
+      return AcceptMessage<v1::MirrorRequest, v1::MirrorReply>(*core, request, Quick(ServeMirror));
   }
   return nullptr;
 }

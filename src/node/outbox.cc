@@ -156,8 +156,7 @@ void Outbox::SendMirrors(const routing::ClusterView& view, std::vector<KeyedRout
       if (ranks[rank] == self) continue;
       Batch& batch = batches[ranks[rank]];
       if (!batch.scopes) {
-        batch.scopes =
-            std::make_unique<ScopeColumn>(core_->scopes, batch.request.mutable_scopes());
+        batch.scopes = std::make_unique<ScopeColumn>(core_->scopes, batch.request.mutable_scopes());
       }
       WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_routes());
     }

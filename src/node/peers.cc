@@ -29,9 +29,9 @@ void Peers::CallMany(std::span<PeerCall> calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     PeerCall& call = calls[i];
     if (!call.even_if_suspected && membership_.Suspected(call.peer)) {
-      call.status = TransportError(
-          fmt::format("node {} at {} is suspect and left alone for a while",
-                      call.peer.ToString(), call.endpoint));
+      call.status =
+          TransportError(fmt::format("node {} at {} is suspect and left alone for a while",
+                                     call.peer.ToString(), call.endpoint));
       call.failure = CallFailure::kRefused;
       continue;
     }
@@ -52,8 +52,7 @@ void Peers::CallMany(std::span<PeerCall> calls) {
     PeerCall& call = calls[sent[i]];
     call.status = std::move(wire[i].status);
     call.failure = wire[i].failure;
-    const bool impatient =
-        call.failure == CallFailure::kStalled && elapsed_ms < stall_ms_ * 9 / 10;
+    const bool impatient = call.failure == CallFailure::kStalled && elapsed_ms < stall_ms_ * 9 / 10;
     if (call.status.ok()) {
       membership_.Trust(call.peer);
     } else if (call.failure != CallFailure::kLocal && !impatient) {

@@ -74,9 +74,10 @@ class Peers {
 };
 
 template <typename ReplyMessage, typename RequestMessage>
-std::vector<Result<ReplyMessage>> Peers::AskMany(
-    std::span<const routing::ViewNode* const> peers, MessageType type,
-    std::span<const RequestMessage> requests, uint64_t deadline_ms) {
+std::vector<Result<ReplyMessage>> Peers::AskMany(std::span<const routing::ViewNode* const> peers,
+                                                 MessageType type,
+                                                 std::span<const RequestMessage> requests,
+                                                 uint64_t deadline_ms) {
   std::vector<MessageReply> replies(peers.size());
   std::vector<PeerCall> calls(peers.size());
   for (size_t i = 0; i < peers.size(); ++i) {

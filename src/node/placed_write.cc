@@ -33,8 +33,8 @@ class WriteObserver : public CallObserver {
 
 }  // namespace
 
-PlacedWrite::PlacedWrite(Core& core, std::span<const WriteItem> items,
-                         const WriteOptions& options, bool skip_authority)
+PlacedWrite::PlacedWrite(Core& core, std::span<const WriteItem> items, const WriteOptions& options,
+                         bool skip_authority)
     : core_(core),
       items_(items),
       options_(options),
@@ -56,8 +56,7 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
       copies.placement.candidates = relocation->targets;
       copies.placement.copies = relocation->targets.empty() ? 0 : 1;
     } else {
-      copies.placement =
-          PlaceKey(core_, *view, items_[i].ref, options_.replicate, skip_authority_);
+      copies.placement = PlaceKey(core_, *view, items_[i].ref, options_.replicate, skip_authority_);
     }
     if (copies.placement.refused.code != ErrorCode::kOk) {
       (*statuses)[i] = copies.placement.refused;
@@ -89,8 +88,8 @@ void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
     std::map<std::pair<routing::NodeIndex, std::string>, Target> targets;
     for (uint32_t i : indices) {
       Copies& copies = copies_[i];
-      size_t missing = copies.placement.copies - std::min<size_t>(copies.placement.copies,
-                                                                  copies.places.size());
+      size_t missing =
+          copies.placement.copies - std::min<size_t>(copies.placement.copies, copies.places.size());
       while (missing > 0 && copies.next < copies.placement.candidates.size()) {
         const Candidate& candidate = copies.placement.candidates[copies.next++];
         if (candidate.node == routing::kNoNode) {
@@ -130,12 +129,11 @@ bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
   const WriteItem& item = items_[i];
   if (core_.membership.state() != NodeState::kActive) return false;
   bool would_block = false;
-  const ReserveRequest reserve{item.ref, item.size,           soft_pin(),
-                               kSelf,    core_.runtime.NowMs(), segment};
-  ExtentPin pin =
-      item.relocation != nullptr
-          ? core_.extents.Reserve(reserve)
-          : core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
+  const ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(),
+                               segment};
+  ExtentPin pin = item.relocation != nullptr
+                      ? core_.extents.Reserve(reserve)
+                      : core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
   if (!pin) return false;
   pin->SetChecksum(CopyIn(item.parts, pin->data()));
   copies_[i].checksum = pin->checksum();
@@ -296,9 +294,9 @@ void PlacedWrite::PublishRemote(const std::vector<AuthorityGroup>& groups,
       peers, MessageType::kPublish, requests, options_.deadline_ms);
   for (size_t g = 0; g < groups.size(); ++g) {
     const Result<v1::PublishReply>& reply = replies[g];
-    const bool whole =
-        reply.ok() && reply->codes_size() == static_cast<int>(groups[g].items.size()) &&
-        reply->versions_size() == reply->codes_size();
+    const bool whole = reply.ok() &&
+                       reply->codes_size() == static_cast<int>(groups[g].items.size()) &&
+                       reply->versions_size() == reply->codes_size();
     if (!reply.ok()) rounds_.NotePeerFailed(peers[g]->lease.id, reply.error());
     if (reply.ok() && !whole) rounds_.NoteMalformed(peers[g]->lease.id);
     for (size_t k = 0; k < groups[g].items.size(); ++k) {

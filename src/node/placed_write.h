@@ -26,7 +26,7 @@ class PlacedWrite {
     std::vector<Place> places;  // Written, not yet published.
     ExtentPin own;              // The one among them that is ours.
     uint64_t checksum = 0;
-    bool existed = false;       // if_absent: no need to write.
+    bool existed = false;  // if_absent: no need to write.
   };
   struct Target {
     routing::NodeIndex node;

@@ -76,13 +76,15 @@ class PutOp {
     if (!core_.options.routed_writes) return false;
     const ReplicateConfig* policy = options_.replicate;
     if (policy == nullptr) return core_.options.replica_count <= 1;
-    const bool local = (policy->prefer_local || policy->prefer_alloc_in_same_node) &&
-                       core_.extents.has_segments();
+    const bool local =
+        (policy->prefer_local || policy->prefer_alloc_in_same_node) && core_.extents.has_segments();
     return policy->replica_num <= 1 && policy->preferred_segments.empty() &&
            policy->preferred_storage_owners.empty() && !local;
   }
 
-  bool soft_pin() const { return options_.replicate != nullptr && options_.replicate->with_soft_pin; }
+  bool soft_pin() const {
+    return options_.replicate != nullptr && options_.replicate->with_soft_pin;
+  }
 
   // This node is the authority and has room: no call at all. True: the item has its status.
   bool PutHere(uint32_t i, uint64_t largest) {
@@ -93,8 +95,7 @@ class PutOp {
     if (present == kItemWrongAuthority || present == kItemRetryLater) return false;
     if (present == kItemOk && options_.if_absent) return true;
     bool would_block = false;
-    const ReserveRequest reserve{item.ref, item.size,           soft_pin(),
-                                 kSelf,    core_.runtime.NowMs(), {}};
+    const ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(), {}};
     ExtentPin pin = core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
     if (!pin) return false;
     pin->SetChecksum(CopyIn(item.parts, pin->data()));

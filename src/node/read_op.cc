@@ -40,10 +40,10 @@ class ReadReceiver : public CallObserver {
   void OnReceive(size_t piece, ConstBytes chunk) override { plan_.OnReceive(piece, chunk); }
 
   std::vector<ItemCode> codes;
-  std::vector<uint64_t> sizes;        // Of the whole values.
-  std::vector<Version> versions;      // Empty when they were not asked for.
+  std::vector<uint64_t> sizes;    // Of the whole values.
+  std::vector<Version> versions;  // Empty when they were not asked for.
   std::vector<uint64_t> checksums;
-  std::vector<uint32_t> values;       // Index in the plan of each item with bytes.
+  std::vector<uint32_t> values;              // Index in the plan of each item with bytes.
   std::vector<std::optional<Route>> routes;  // Of the items whose bytes are elsewhere.
   uint64_t revision = 0;
   bool Right(size_t i) const { return plan_.Right(values[i]); }
@@ -240,7 +240,8 @@ class ReadOp {
     for (uint32_t i : items) {
       const ReadItem& item = request_.items[i];
       AddKey(item.ref.key, message.mutable_keys());
-      message.add_limits(request_.allocate ? ~uint64_t{0} : item.limit);
+      // The range's own size, or anything: the memory for it is yet to be asked for.
+      message.add_limits(request_.allocate && !request_.ranged ? ~uint64_t{0} : item.limit);
       if (request_.ranged) message.add_offsets(item.offset);
       if (request_.versions) message.add_known_versions(item.known);
     }
@@ -326,8 +327,8 @@ void ReadOp::ReadRouted(std::vector<uint32_t>* items) {
       const std::optional<size_t> next = NextReplica(i);
       if (!next) {
         // Every replica failed. A fresh route may name others; if not, this is the answer.
-        results_[i] = TransportError(fmt::format("{}: no replica could be read",
-                                                 request_.items[i].ref.key.substr(0, 128)));
+        results_[i] = TransportError(
+            fmt::format("{}: no replica could be read", request_.items[i].ref.key.substr(0, 128)));
         if (++state_[i].tries < kTriesMax) items->push_back(i);
         continue;
       }
@@ -371,9 +372,8 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
     for (uint32_t i : items) {
       const ReadItem& item = request_.items[i];
       const uint64_t size = state_[i].route.size;
-      const bool outside = request_.ranged
-                               ? item.offset > size || item.limit > size - item.offset
-                               : !request_.allocate && size > item.limit;
+      const bool outside = request_.ranged ? item.offset > size || item.limit > size - item.offset
+                                           : !request_.allocate && size > item.limit;
       if (outside) {
         results_[i] = ReadError(CodeOf(ErrorCode::kTooSmall), item, size, request_.ranged);
         continue;

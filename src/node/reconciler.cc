@@ -40,8 +40,8 @@ void Reconciler::RunOnce() {
   const uint64_t now_ms = runtime_.NowMs();
   std::vector<ExtentPin> doubtful;
   for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
-    const size_t ahead = (shard + ExtentStore::kIndexShards - next_shard_) %
-                         ExtentStore::kIndexShards;
+    const size_t ahead =
+        (shard + ExtentStore::kIndexShards - next_shard_) % ExtentStore::kIndexShards;
     for (ExtentPin& extent : core_->extents.ShardExtents(shard)) {
       const bool old = now_ms - std::min(now_ms, extent->created_ms()) >= kReservedAgeMs;
       const bool reserved = extent->state() == ExtentState::kReserved && old;
@@ -73,8 +73,8 @@ void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version) 
   if (extent->state() == ExtentState::kReserved) {
     const uint64_t age_ms = runtime_.NowMs() - extent->created_ms();
     const uint64_t limit_ms = core_->options.request_timeout_ms + kGraceMs;
-    const bool gone = WriterGone(*extent, *core_->view()) &&
-                      age_ms > core_->options.stall_timeout_ms;
+    const bool gone =
+        WriterGone(*extent, *core_->view()) && age_ms > core_->options.stall_timeout_ms;
     if (!gone && age_ms < limit_ms) return;
   }
   if (core_->extents.Retire(*extent)) orphans_.Increment();

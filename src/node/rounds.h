@@ -55,7 +55,7 @@ class Rounds {
   uint64_t wanted_revision_ = 0;
   bool stale_ = false;
   bool unknown_owner_ = false;
-  bool peer_failed_ = false;   // Or there is no peer to ask.
+  bool peer_failed_ = false;  // Or there is no peer to ask.
   uint64_t first_failure_ms_ = 0;
   uint64_t suspected_for_ms_ = 0;
   Error last_error_;

@@ -11,14 +11,11 @@ RouteTable::RouteTable(ExtentStore& extents)
 
 ItemCode RouteTable::GateLocked(Shard& shard, Slot slot) {
   switch (InfoOf(shard, slot).state) {
-    case SlotState::kServing:
-      return kItemOk;
-    case SlotState::kPending:
-      return kItemRetryLater;
+    case SlotState::kServing: return kItemOk;
+    case SlotState::kPending: return kItemRetryLater;
     case SlotState::kForeign:
     case SlotState::kLost:
-    case SlotState::kFenced:
-      return kItemWrongAuthority;
+    case SlotState::kFenced: return kItemWrongAuthority;
   }
   return kItemWrongAuthority;
 }
@@ -96,8 +93,12 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
   Entry& entry = found->second;
   *version = NextVersion(current);
   KeepShared(publication, superseded);
-  entry.route = {*version, publication.size, publication.checksum, publication.has_checksum,
-                 publication.soft_pin, std::move(publication.remote)};
+  entry.route = {*version,
+                 publication.size,
+                 publication.checksum,
+                 publication.has_checksum,
+                 publication.soft_pin,
+                 std::move(publication.remote)};
   entry.local = std::move(publication.local);
   return kItemOk;
 }
@@ -114,8 +115,7 @@ ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {
   return kItemOk;
 }
 
-ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop,
-                           Version* version) {
+ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, Version* version) {
   ExtentPin dropped;  // Released after the lock.
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu_);

@@ -31,9 +31,9 @@ namespace mooncake::node {
 
 // A route that a change took out of use, for whoever gives the space back.
 struct Superseded {
-  std::vector<Place> remote;  // Replicas of other owners.
-  ExtentPin local;            // Our own extent, if one was among the replicas.
-  Version version = 0;        // Of the route that went; 0: none did.
+  std::vector<Place> remote;    // Replicas of other owners.
+  ExtentPin local;              // Our own extent, if one was among the replicas.
+  Version version = 0;          // Of the route that went; 0: none did.
   bool is_the_new_one = false;  // The publication itself, as the key was there (if_absent).
 };
 

@@ -116,9 +116,8 @@ class ReadCall : public ServerCall {
   bool Accept(const IncomingRequest& request) {
     if (request.payload_size != 0 || !Parse(message_, request.message)) return false;
     const int count = message_.extents_size();
-    return count <= static_cast<int>(kItemsPerMessageMax) &&
-           message_.key_hashes_size() == count && message_.offsets_size() == count &&
-           message_.sizes_size() == count;
+    return count <= static_cast<int>(kItemsPerMessageMax) && message_.key_hashes_size() == count &&
+           message_.offsets_size() == count && message_.sizes_size() == count;
   }
 
   bool Prepare(bool) override { return true; }
@@ -137,8 +136,7 @@ class ReadCall : public ServerCall {
  private:
   ItemCode ServeItem(int i, Reply& reply) {
     const v1::Replica& replica = message_.extents(i);
-    ExtentPin pin =
-        core_.extents.Find(replica.segment(), replica.offset(), replica.generation());
+    ExtentPin pin = core_.extents.Find(replica.segment(), replica.offset(), replica.generation());
     if (!pin || pin->ref().hash != message_.key_hashes(i)) return CodeOf(ErrorCode::kNotFound);
     const uint64_t offset = message_.offsets(i);
     const uint64_t size = message_.sizes(i);

@@ -25,10 +25,7 @@ constexpr size_t kPagesMax = RouteTable::kShards + ExtentStore::kIndexShards;
 class Takeover {
  public:
   Takeover(Core& core, const ClusterView& before, const ClusterView& after)
-      : core_(core),
-        before_(before),
-        after_(after),
-        self_(after.Find(core.membership.self())) {}
+      : core_(core), before_(before), after_(after), self_(after.Find(core.membership.self())) {}
 
   void Run(const std::vector<Slot>& gained) {
     std::vector<KeyedRoute> mirrors = Mirrors(gained);
@@ -113,8 +110,8 @@ class Takeover {
         request.mutable_slots()->Add(slots.begin(), slots.end());
         request.set_cursor(cursor);
       }
-      auto replies = core_.peers.AskMany<Reply, Request>(
-          peers, type, requests, core_.runtime.NowMs() + kPullTimeoutMs);
+      auto replies = core_.peers.AskMany<Reply, Request>(peers, type, requests,
+                                                         core_.runtime.NowMs() + kPullTimeoutMs);
       for (size_t i = 0; i < asked.size(); ++i) {
         if (!replies[i].ok()) {
           cursors.erase(asked[i]);
@@ -190,8 +187,12 @@ class Takeover {
         const KeyRef ref = extent->ref();
         if (extent->state() != ExtentState::kLive || !wanted[ref.slot()]) continue;
         core_.routes.Import(ref,
-                            {extent->version(), extent->size(), extent->checksum(),
-                             extent->has_checksum(), extent->wants_soft_pin(), {extent->place()}},
+                            {extent->version(),
+                             extent->size(),
+                             extent->checksum(),
+                             extent->has_checksum(),
+                             extent->wants_soft_pin(),
+                             {extent->place()}},
                             false);
       }
     }
@@ -219,8 +220,7 @@ void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& afte
 
 }  // namespace
 
-void ApplyView(Core& core, const routing::ClusterView& before,
-               const routing::ClusterView& after) {
+void ApplyView(Core& core, const routing::ClusterView& before, const routing::ClusterView& after) {
   using routing::Slot;
   const NodeId self = core.membership.self();
   std::vector<Slot> lost = routing::LostSlots(before, after, self);

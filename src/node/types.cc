@@ -6,14 +6,22 @@ namespace mooncake::node {
 
 ErrorCode ErrorCodeOf(ItemCode code) {
   switch (code) {
-    case 0: case -1: case -2: case -3: case -4: case -5: case -6: case -7:
-    case -9: case -10: case -11: case -22: case -200:
-      return static_cast<ErrorCode>(code);
+    case 0:
+    case -1:
+    case -2:
+    case -3:
+    case -4:
+    case -5:
+    case -6:
+    case -7:
+    case -9:
+    case -10:
+    case -11:
+    case -22:
+    case -200: return static_cast<ErrorCode>(code);
     case kItemRetryLater:
-    case kItemWrongAuthority:
-      return ErrorCode::kTransport;
-    default:
-      return ErrorCode::kNotFound;
+    case kItemWrongAuthority: return ErrorCode::kTransport;
+    default: return ErrorCode::kNotFound;
   }
 }
 

@@ -62,7 +62,7 @@ struct Route {
 };
 
 struct KeyedRoute {
-  KeyRef ref;       // `ref.key` views `key`.
+  KeyRef ref;  // `ref.key` views `key`.
   std::string key;
   Route route;
 };

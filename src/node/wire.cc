@@ -51,8 +51,7 @@ std::optional<Place> ReadPlace(const v1::Replica& replica, NameTable& names) {
   return Place{*owner, replica.segment(), replica.offset(), replica.generation()};
 }
 
-void WriteRoute(std::string_view key, const Route& route, const NameTable& names,
-                v1::Route* out) {
+void WriteRoute(std::string_view key, const Route& route, const NameTable& names, v1::Route* out) {
   out->set_key(key.data(), key.size());
   out->set_version(route.version);
   out->set_size(route.size);

@@ -47,8 +47,7 @@ routing::Scope ReadScope(const v1::Scope& scope);
 void WritePlace(const Place& place, const NameTable& names, v1::Replica* out);
 std::optional<Place> ReadPlace(const v1::Replica& replica, NameTable& names);
 
-void WriteRoute(std::string_view key, const Route& route, const NameTable& names,
-                v1::Route* out);
+void WriteRoute(std::string_view key, const Route& route, const NameTable& names, v1::Route* out);
 // nullopt: a bad owner name or too many replicas.
 std::optional<Route> ReadRoute(const v1::Route& route, NameTable& names);
 

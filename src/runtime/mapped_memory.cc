@@ -5,13 +5,12 @@
 #include <linux/memfd.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -35,10 +34,10 @@ Result<MappedMemory> MappedMemory::Map(uint64_t size, uint64_t hugepage_bytes) {
     if (hugepage_bytes == 0) {
       return NoSpace(fmt::format("cannot map {} bytes of memory: {}", mapped, reason));
     }
-    return NoSpace(fmt::format(
-        "cannot map {} huge pages of {} bytes: {}; reserve them with: sysctl -w "
-        "vm.nr_hugepages={} (or /sys/kernel/mm/hugepages for 1 GiB pages)",
-        mapped / unit, unit, reason, mapped / unit));
+    return NoSpace(
+        fmt::format("cannot map {} huge pages of {} bytes: {}; reserve them with: sysctl -w "
+                    "vm.nr_hugepages={} (or /sys/kernel/mm/hugepages for 1 GiB pages)",
+                    mapped / unit, unit, reason, mapped / unit));
   }
   if (hugepage_bytes == 0) madvise(data, mapped, MADV_HUGEPAGE);  // A hint; may fail.
   memory.data_ = static_cast<std::byte*>(data);
@@ -95,8 +94,7 @@ Result<MappedMemory> MappedMemory::MapDescriptor(int fd, uint64_t size, bool wri
     return InvalidArgument("the descriptor is not a memory file");
   }
   if (size == 0 || static_cast<uint64_t>(file.st_size) < size) {
-    return InvalidArgument(
-        fmt::format("the memory file has {} bytes, not {}", file.st_size, size));
+    return InvalidArgument(fmt::format("the memory file has {} bytes, not {}", file.st_size, size));
   }
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {

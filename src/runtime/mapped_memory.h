@@ -24,8 +24,7 @@ class MappedMemory {
   static Result<MappedMemory> Map(uint64_t size, uint64_t hugepage_bytes);
   // As Map, with a descriptor to pass on. Sealed: neither side can shrink or grow it. With
   // `only_we_write`, whoever gets the descriptor can read and no more.
-  static Result<MappedMemory> MapShared(uint64_t size, uint64_t hugepage_bytes,
-                                        bool only_we_write);
+  static Result<MappedMemory> MapShared(uint64_t size, uint64_t hugepage_bytes, bool only_we_write);
   // Maps the first `size` bytes of a descriptor from another process, which is closed.
   // kInvalidArgument: not a memory file of that size, or not sealed against shrinking (reading
   // what its owner has cut off would end this process).
@@ -38,7 +37,7 @@ class MappedMemory {
   void Discard() const;
 
   MutableBytes bytes() const { return {data_, size_}; }  // The size that was asked for.
-  int fd() const { return fd_; }  // -1: private memory.
+  int fd() const { return fd_; }                         // -1: private memory.
 
  private:
   std::byte* data_ = nullptr;

@@ -63,8 +63,7 @@ TEST(Lifecycle, EvacuationWithNowhereToGoSaysWhatRemainsAndLosesNothing) {
   Fill(*a, 20);
   const auto moved = a->EvacuateOwnedReplicas();
   ASSERT_FALSE(moved.ok());
-  EXPECT_NE(moved.error().context.find("not enough writable placement targets"),
-            std::string::npos);
+  EXPECT_NE(moved.error().context.find("not enough writable placement targets"), std::string::npos);
   EXPECT_NE(moved.error().context.find("20 objects"), std::string::npos);
   ExpectAll(*a, 20);
 }
