@@ -6,6 +6,7 @@
 #include <map>
 
 #include "node/payload.h"
+#include "node/read_receiver.h"
 #include "node/rounds.h"
 
 namespace mooncake::node {
@@ -28,40 +29,7 @@ Error ReadError(ItemCode code, const ReadItem& item, uint64_t size, bool ranged)
   return {ErrorCodeOf(code), key};
 }
 
-class ReadOp;
-
-// Receives the reply to a get of some items, or to a read of some places.
-class ReadReceiver : public CallObserver {
- public:
-  ReadReceiver(ReadOp& op, const std::vector<uint32_t>& items, bool by_place)
-      : op_(op), items_(items), by_place_(by_place) {}
-  Result<std::span<const MutableBytes>> OnReply(std::string_view message,
-                                                uint64_t payload_size) override;
-  void OnReceive(size_t piece, ConstBytes chunk) override { plan_.OnReceive(piece, chunk); }
-
-  std::vector<ItemCode> codes;
-  std::vector<uint64_t> sizes;    // Of the whole values.
-  std::vector<Version> versions;  // Empty when they were not asked for.
-  std::vector<uint64_t> checksums;
-  std::vector<uint32_t> values;              // Index in the plan of each item with bytes.
-  std::vector<std::optional<Route>> routes;  // Of the items whose bytes are elsewhere.
-  uint64_t revision = 0;
-  bool Right(size_t i) const { return plan_.Right(values[i]); }
-
- private:
-  Status ReadGet(std::string_view message);
-  Status ReadPlaces(std::string_view message);
-  Status Place(size_t i, uint64_t size, uint64_t checksum);
-
-  ReadOp& op_;
-  const std::vector<uint32_t>& items_;
-  const bool by_place_;
-  ScatterPlan plan_;
-  size_t next_value_ = 0;      // Values in the plan so far.
-  uint64_t payload_left_ = 0;  // Bytes of the payload that no item has claimed yet.
-};
-
-class ReadOp {
+class ReadOp : public ReadPlan {
  public:
   ReadOp(Core& core, const ReadRequest& request)
       : core_(core), request_(request), rounds_(core, request.deadline_ms) {
@@ -86,13 +54,12 @@ class ReadOp {
     return std::move(results_);
   }
 
-  // --- Used by the receiver -----------------------------------------------------------------
-  Core& core() { return core_; }
-  const ReadItem& item(uint32_t i) const { return request_.items[i]; }
-  bool ranged() const { return request_.ranged; }
-  const Route& known_route(uint32_t i) const { return state_[i].route; }
-  // Where `size` bytes of item i go; empty: they do not fit.
-  std::optional<std::span<const MutableBytes>> TargetsOf(uint32_t i, uint64_t size) {
+  // --- ReadPlan -----------------------------------------------------------------
+  NameTable& names() override { return core_.names; }
+  const ReadItem& item(uint32_t i) const override { return request_.items[i]; }
+  bool ranged() const override { return request_.ranged; }
+  const Route& known_route(uint32_t i) const override { return state_[i].route; }
+  std::optional<std::span<const MutableBytes>> TargetsOf(uint32_t i, uint64_t size) override {
     if (!request_.allocate) {
       if (size > request_.items[i].limit) return std::nullopt;
       return request_.items[i].targets;
@@ -416,81 +383,6 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
       }
     }
   }
-}
-
-Status ReadReceiver::Place(size_t i, uint64_t size, uint64_t checksum) {
-  const ReadItem& item = op_.item(items_[i]);
-  const uint64_t bytes = op_.ranged() ? item.limit : size;
-  const auto targets = op_.TargetsOf(items_[i], bytes);
-  if (bytes > payload_left_) return TransportError("reply shorter than it says");
-  payload_left_ -= bytes;
-  values[i] = static_cast<uint32_t>(next_value_++);
-  if (!targets) {  // The memory could not be had: read the bytes and drop them.
-    codes[i] = CodeOf(ErrorCode::kTooSmall);
-    const MutableBytes nowhere{static_cast<std::byte*>(nullptr), bytes};
-    plan_.Add({&nowhere, 1}, bytes, false, 0);
-    return Ok();
-  }
-  plan_.Add(*targets, bytes, !op_.ranged(), checksum);
-  return Ok();
-}
-
-Status ReadReceiver::ReadGet(std::string_view message) {
-  v1::GetReply reply;
-  const int count = static_cast<int>(items_.size());
-  if (!reply.ParseFromArray(message.data(), static_cast<int>(message.size())) ||
-      reply.codes_size() != count || reply.sizes_size() != count ||
-      reply.checksums_size() != count || reply.routed_size() != reply.routes_size()) {
-    return TransportError("malformed reply to a get");
-  }
-  revision = reply.revision();
-  codes.assign(reply.codes().begin(), reply.codes().end());
-  sizes.assign(reply.sizes().begin(), reply.sizes().end());
-  checksums.assign(reply.checksums().begin(), reply.checksums().end());
-  versions.clear();
-  if (reply.versions_size() == count) {
-    versions.assign(reply.versions().begin(), reply.versions().end());
-  }
-  for (int r = 0; r < reply.routed_size(); ++r) {
-    std::optional<Route> route = ReadRoute(reply.routes(r), op_.core().names);
-    if (!route || reply.routed(r) >= items_.size()) {
-      return TransportError("malformed route in a reply");
-    }
-    routes[reply.routed(r)] = *std::move(route);
-  }
-  for (int i = 0; i < count; ++i) {
-    if (codes[i] != kItemOk || routes[i]) continue;
-    MC_RETURN_IF_ERROR(Place(i, sizes[i], reply.checksums(i)));
-  }
-  return Ok();
-}
-
-Status ReadReceiver::ReadPlaces(std::string_view message) {
-  v1::ReadReply reply;
-  if (!reply.ParseFromArray(message.data(), static_cast<int>(message.size())) ||
-      reply.codes_size() != static_cast<int>(items_.size())) {
-    return TransportError("malformed reply to a read");
-  }
-  codes.assign(reply.codes().begin(), reply.codes().end());
-  sizes.assign(items_.size(), 0);
-  for (size_t i = 0; i < items_.size(); ++i) {
-    if (codes[i] != kItemOk) continue;
-    const Route& route = op_.known_route(items_[i]);
-    MC_RETURN_IF_ERROR(Place(i, route.size, route.checksum));
-  }
-  return Ok();
-}
-
-Result<std::span<const MutableBytes>> ReadReceiver::OnReply(std::string_view message,
-                                                            uint64_t payload_size) {
-  plan_.Clear();
-  next_value_ = 0;
-  payload_left_ = payload_size;
-  values.assign(items_.size(), 0);
-  routes.assign(items_.size(), std::nullopt);
-  MC_RETURN_IF_ERROR(by_place_ ? ReadPlaces(message) : ReadGet(message));
-  if (payload_left_ != 0) return TransportError("reply longer than it says");
-  return plan_.pieces();
 }
 
 }  // namespace
