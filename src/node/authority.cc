@@ -22,7 +22,7 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
     mirrored.version = *version;
     core.outbox.Mirror(ref, std::move(mirrored));
   }
-  Release(core, std::move(superseded));
+  Release(core, superseded);
   return kItemOk;
 }
 
@@ -31,14 +31,14 @@ ItemCode RemoveRoute(Core& core, const KeyRef& ref) {
   const ItemCode code = core.routes.Remove(ref, &superseded);
   if (code != kItemOk) return code;
   core.outbox.Mirror(ref, {.version = superseded.version});
-  Release(core, std::move(superseded));
+  Release(core, superseded);
   return kItemOk;
 }
 
 uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope) {
-  return core.routes.RemoveScope(scope, [&core](const KeyRef& ref, Superseded superseded) {
+  return core.routes.RemoveScope(scope, [&core](const KeyRef& ref, const Superseded& superseded) {
     core.outbox.Mirror(ref, {.version = superseded.version});
-    Release(core, std::move(superseded));
+    Release(core, superseded);
   });
 }
 

@@ -43,7 +43,8 @@ bool ServePing(Core& core, const v1::PingRequest& request, bool may_block, v1::P
 void ServeExist(Core& core, const v1::ExistRequest& request, v1::ExistReply* reply, bool* valid) {
   std::vector<std::string_view> keys;
   const auto refs = KeysOf(core, request, &keys);
-  if (!(*valid = refs.has_value())) return;
+  *valid = refs.has_value();
+  if (!*valid) return;
   std::string& present = *reply->mutable_present();
   present.reserve(refs->size());
   for (const KeyRef& ref : *refs) {
@@ -60,7 +61,8 @@ void ServeExist(Core& core, const v1::ExistRequest& request, v1::ExistReply* rep
 void ServeRoute(Core& core, const v1::RouteRequest& request, v1::RouteReply* reply, bool* valid) {
   std::vector<std::string_view> keys;
   const auto refs = KeysOf(core, request, &keys);
-  if (!(*valid = refs.has_value())) return;
+  *valid = refs.has_value();
+  if (!*valid) return;
   for (const KeyRef& ref : *refs) {
     Route route;
     const ItemCode code = core.routes.Lookup(ref, &route, nullptr);
@@ -73,10 +75,12 @@ void ServeRoute(Core& core, const v1::RouteRequest& request, v1::RouteReply* rep
 void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishReply* reply,
                   bool* valid) {
   const auto scope = core.scopes.Intern(ReadScope(request.scope()));
-  if (!(*valid = scope && request.routes_size() <= static_cast<int>(kItemsPerMessageMax))) return;
+  *valid = scope && request.routes_size() <= static_cast<int>(kItemsPerMessageMax);
+  if (!*valid) return;
   for (const v1::Route& wire : request.routes()) {
     const std::optional<Route> route = ReadRoute(wire, core.names);
-    if (!(*valid = route && !wire.key().empty())) return;
+    *valid = route && !wire.key().empty();
+    if (!*valid) return;
     const KeyRef ref = MakeKeyRef(*scope, wire.key());
     Version version = 0;
     ItemCode code = CodeOf(ErrorCode::kNotFound);
@@ -95,7 +99,8 @@ void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* 
                  bool* valid) {
   std::vector<std::string_view> keys;
   const auto refs = KeysOf(core, request, &keys);
-  if (!(*valid = refs.has_value())) return;
+  *valid = refs.has_value();
+  if (!*valid) return;
   for (const KeyRef& ref : *refs) reply->add_codes(RemoveRoute(core, ref));
   reply->set_revision(core.view()->revision());
 }
@@ -103,7 +108,8 @@ void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* 
 void ServeRemoveAll(Core& core, const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply,
                     bool* valid) {
   const auto scope = core.scopes.Intern(ReadScope(request.scope()));
-  if (!(*valid = scope.has_value())) return;
+  *valid = scope.has_value();
+  if (!*valid) return;
   reply->set_removed(RemoveScopeRoutes(core, scope->index));
 }
 
@@ -162,7 +168,8 @@ std::vector<bool> SlotSet(const google::protobuf::RepeatedField<uint32_t>& slots
 
 void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply, bool* valid) {
   const std::vector<bool> wanted = SlotSet(request.slots());
-  if (!(*valid = !wanted.empty())) return;
+  *valid = !wanted.empty();
+  if (!*valid) return;
   core.membership.RefreshSoon();  // Somebody knows a newer view.
   if (request.cursor() == 0) {
     const std::vector<routing::Slot> slots(request.slots().begin(), request.slots().end());
@@ -184,7 +191,8 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
 void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::InventoryReply* reply,
                     bool* valid) {
   const std::vector<bool> wanted = SlotSet(request.slots());
-  if (!(*valid = !wanted.empty())) return;
+  *valid = !wanted.empty();
+  if (!*valid) return;
   ScopeColumn scopes(core.scopes, reply->mutable_scopes());
   size_t shard = request.cursor();
   for (; shard < ExtentStore::kIndexShards &&
@@ -210,7 +218,8 @@ void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* 
   const std::vector<ScopeTable::Entry> scopes = ReadScopes(request.scopes(), core.scopes);
   for (const v1::Route& wire : request.routes()) {
     KeyedRoute keyed;
-    if (!(*valid = ReadKeyedRoute(wire, scopes, core.names, &keyed))) return;
+    *valid = ReadKeyedRoute(wire, scopes, core.names, &keyed);
+    if (!*valid) return;
     if (keyed.route.replicas.empty()) {
       core.routes.ForgetMirror(keyed.ref, keyed.route.version);
     } else {

@@ -48,6 +48,6 @@ struct Core {
 };
 
 // Gives back what a change took out of use: our own extent at once, others' through the outbox.
-void Release(Core& core, Superseded superseded);
+void Release(Core& core, const Superseded& superseded);
 
 }  // namespace mooncake::node

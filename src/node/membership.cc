@@ -84,7 +84,7 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
   return Ok();
 }
 
-Status Membership::Join(LeaseRecord record, bool succeed, uint64_t deadline_ms,
+Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms,
                         const AskHolder& ask) {
   while (true) {
     bool retry = false;

@@ -49,7 +49,7 @@ class Membership {
   // Acquires the lease for `record` (its epoch is filled in). Waits, up to `deadline_ms`, for a
   // metadata service that does not answer and for a silent former holder's lease to lapse.
   // `succeed`: a live holder is fine, this node is to take over from it.
-  Status Join(LeaseRecord record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
+  Status Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
   // Starts the threads. `on_view` runs on the refresher's thread with every new view, before
   // view() shows it; it may call ports.
   void Start(std::function<void(const ViewPtr& before, const ViewPtr& after)> on_view);

@@ -90,20 +90,20 @@ void Outbox::Loop() {
       std::swap(queues, queues_);
     }
     const size_t count = queues.size;
-    if (count > 0) Send(std::move(queues));
+    if (count > 0) Send(queues);
     handled_.fetch_add(count);
     sent_->Set();
   }
 }
 
-void Outbox::Send(Queues queues) {
+void Outbox::Send(const Queues& queues) {
   const ViewPtr view = core_->view();
-  if (!queues.notices.empty()) SendNotices(*view, std::move(queues.notices));
-  if (!queues.mirrors.empty()) SendMirrors(*view, std::move(queues.mirrors));
+  if (!queues.notices.empty()) SendNotices(*view, queues.notices);
+  if (!queues.mirrors.empty()) SendMirrors(*view, queues.mirrors);
 }
 
 void Outbox::SendNotices(const routing::ClusterView& view,
-                         std::map<NameIndex, std::vector<Notice>> notices) {
+                         const std::map<NameIndex, std::vector<Notice>>& notices) {
   std::vector<const routing::ViewNode*> peers;
   std::vector<v1::NoticeRequest> requests;
   for (const auto& [owner, list] : notices) {
@@ -142,14 +142,14 @@ void Outbox::SendNotices(const routing::ClusterView& view,
   }
 }
 
-void Outbox::SendMirrors(const routing::ClusterView& view, std::vector<KeyedRoute> mirrors) {
+void Outbox::SendMirrors(const routing::ClusterView& view, const std::vector<KeyedRoute>& mirrors) {
   struct Batch {
     v1::MirrorRequest request;
     std::unique_ptr<ScopeColumn> scopes;
   };
   std::map<routing::NodeIndex, Batch> batches;
   const routing::NodeIndex self = view.FindName(core_->membership.self_name());
-  for (KeyedRoute& keyed : mirrors) {
+  for (const KeyedRoute& keyed : mirrors) {
     const auto ranks = view.Ranks(keyed.ref.slot());
     const size_t copies = std::min<size_t>(ranks.size(), core_->options.route_topk);
     for (size_t rank = 1; rank < copies; ++rank) {
@@ -176,7 +176,7 @@ void Outbox::SendMirrors(const routing::ClusterView& view, std::vector<KeyedRout
   }
 }
 
-void Release(Core& core, Superseded superseded) {
+void Release(Core& core, const Superseded& superseded) {
   if (superseded.local) core.extents.Retire(*superseded.local);
   for (const Place& place : superseded.remote) core.outbox.Retired(place);
 }

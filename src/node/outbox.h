@@ -44,10 +44,10 @@ class Outbox {
   };
   void Push(NameIndex owner, Notice notice);
   void Loop();
-  void Send(Queues queues);
+  void Send(const Queues& queues);
   void SendNotices(const routing::ClusterView& view,
-                   std::map<NameIndex, std::vector<Notice>> notices);
-  void SendMirrors(const routing::ClusterView& view, std::vector<KeyedRoute> mirrors);
+                   const std::map<NameIndex, std::vector<Notice>>& notices);
+  void SendMirrors(const routing::ClusterView& view, const std::vector<KeyedRoute>& mirrors);
 
   Runtime& runtime_;
   Counter& dropped_;

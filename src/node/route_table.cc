@@ -141,8 +141,8 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
   return kItemOk;
 }
 
-uint64_t RouteTable::RemoveScope(ScopeIndex scope,
-                                 const std::function<void(const KeyRef&, Superseded)>& removed) {
+uint64_t RouteTable::RemoveScope(
+    ScopeIndex scope, const std::function<void(const KeyRef&, const Superseded&)>& removed) {
   uint64_t count = 0;
   for (size_t i = 0; i < kShards; ++i) {
     std::vector<std::pair<uint64_t, Entry>> taken;
@@ -164,7 +164,7 @@ uint64_t RouteTable::RemoveScope(ScopeIndex scope,
     for (auto& [hash, entry] : taken) {
       Superseded superseded;
       MoveOut(entry, &superseded);
-      removed({hash, entry.scope, entry.key}, std::move(superseded));
+      removed({hash, entry.scope, entry.key}, superseded);
     }
   }
   return count;

@@ -68,7 +68,7 @@ class RouteTable {
   ItemCode Check(const KeyRef& ref, const Place& replica, bool drop, Version* version);
   // Removes the served routes of a scope; calls `removed` for each, without a lock held.
   uint64_t RemoveScope(ScopeIndex scope,
-                       const std::function<void(const KeyRef&, Superseded)>& removed);
+                       const std::function<void(const KeyRef&, const Superseded&)>& removed);
 
   // --- Slots ------------------------------------------------------------------------------
   bool Serves(routing::Slot slot) const;
