@@ -1,0 +1,89 @@
+// DummyStore: the Store of a process that leaves being a node to a daemon on its host.
+//
+// Values never travel through the daemon's calls: what is put is read by the daemon from memory
+// that the client registered (or, for any other memory, from a staging region that the client
+// copies to), and what is got is copied by the client out of the daemon's memory. So the daemon
+// writes to no memory of the client's, whatever happens to either (docs/adr).
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "base/gate.h"
+#include "client/dummy/dummy_put.h"
+#include "client/dummy/link.h"
+#include "client/memory_registry.h"
+#include "mooncake/store.h"
+
+namespace mooncake::client {
+
+class DummyStore final : public Store {
+ public:
+  static Result<std::unique_ptr<Store>> Open(const DummyConfig& config);
+  DummyStore(const DummyConfig& config, std::unique_ptr<Runtime> runtime,
+             std::unique_ptr<Link> link);
+  ~DummyStore() override;
+
+  void Close() override;
+  bool closed() const override { return gate_.closed(); }
+  std::vector<Status> PutMany(std::span<const PutItem> items, const PutOptions& options) override;
+  std::vector<Result<uint64_t>> GetMany(std::span<const GetItem> items,
+                                        std::string_view tenant) override;
+  std::vector<Result<uint64_t>> GetManyAllocated(std::span<const std::string_view> keys,
+                                                 std::string_view tenant,
+                                                 const AllocateTarget& allocate) override;
+  std::vector<Result<uint64_t>> GetRanges(std::span<const RangeItem> items,
+                                          std::string_view tenant) override;
+  std::vector<Result<Existence>> ExistMany(std::span<const std::string_view> keys,
+                                           std::string_view tenant) override;
+  std::vector<Status> RemoveMany(std::span<const std::string_view> keys,
+                                 std::string_view tenant) override;
+  Result<uint64_t> GetSize(std::string_view key, std::string_view tenant) override;
+  Result<RouteInfo> QueryRoute(std::string_view key, std::string_view tenant) override;
+  Result<uint64_t> RemoveAll(std::string_view tenant) override;
+
+  Status RegisterBuffer(void* data, size_t size) override;
+  Status UnregisterBuffer(void* data) override;
+  bool IsRegistered(const void* data, size_t size) const override;
+  uint64_t LocalPoolCapacity() const override { return 0; }
+  std::optional<MutableBytes> LocalPoolTryAcquire(size_t) override { return std::nullopt; }
+  void LocalPoolRelease(MutableBytes) override {}
+
+  std::string Hostname() const override { return config_.server_address; }
+  std::string NodeName() const override { return link_->node(); }
+  Status Heartbeat() override;
+  std::vector<SegmentInfo> ListSegments(bool all) override;
+  Status SetState(std::string_view state) override;
+  std::string MetricsText() override;
+  Status CheckHealth() override;
+  bool is_dummy() const override { return true; }
+
+ private:
+  class GetCall;
+  // What one read wants, whatever it was called as.
+  struct Wanted {
+    std::span<const std::string_view> keys;
+    std::vector<uint64_t> limits;
+    std::vector<uint64_t> offsets;  // Empty unless ranged.
+    bool allow_inline = false;
+    // Gives the memory for item i, whose size is now known. Empty: it does not fit.
+    std::function<std::optional<std::vector<MutableBytes>>(size_t i, uint64_t size)> targets;
+  };
+  std::vector<Result<uint64_t>> Read(const Wanted& wanted, std::string_view tenant);
+
+  // The region and offset of registered memory.
+  std::optional<std::pair<uint64_t, uint64_t>> RegionOf(const void* data, size_t size) const;
+
+  const DummyConfig config_;
+  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<Link> link_;
+  base::Gate gate_;
+  Staging staging_;
+  base::Mutex register_mu_;  // One registration changes at a time.
+
+  mutable base::Mutex mu_;
+  // By allocation: what was registered of it. Regions are whole allocations.
+  std::map<uint64_t, std::unique_ptr<RangeTable>> registered_ MC_GUARDED_BY(mu_);
+};
+
+}  // namespace mooncake::client

@@ -1,0 +1,480 @@
+#include "client/dummy/link.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "client/dummy/proof.h"
+#include "mooncake/v1/store_daemon.grpc.pb.h"
+#include "obs/log.h"
+
+namespace mooncake::client {
+
+namespace {
+
+using daemon_v1::StoreDaemon;
+
+constexpr uint64_t kRetryMs = 25;            // Between attempts of setup.
+constexpr uint64_t kHelloMs = 2'000;         // Of one attempt.
+constexpr uint64_t kReconnectMs = 100;       // Between attempts later.
+constexpr uint64_t kSideTimeoutMs = 10'000;  // Of one exchange on the socket.
+constexpr uint64_t kReadyWaitMs = 2'000;     // How long a call waits for a new session.
+constexpr uint64_t kAwayWaitMs = 50;         // How long a call waits for the daemon's return.
+constexpr uint64_t kPollMs = 100;            // Between looks for an interrupt.
+// A daemon that is silent this long is given up: 9 s altogether.
+constexpr int kKeepAliveMs = 5'000;
+constexpr int kKeepAliveTimeoutMs = 4'000;
+constexpr int kMessageMax = 256 << 20;
+
+grpc::ChannelArguments ChannelOptions() {
+  grpc::ChannelArguments options;
+  options.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
+  options.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);
+  options.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  options.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
+  options.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHelloMs);  // Of one attempt, in fact.
+  options.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5 * kReconnectMs);
+  options.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // A store of its own each.
+  options.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // The daemon is on this host.
+  options.SetMaxReceiveMessageSize(kMessageMax);
+  options.SetMaxSendMessageSize(kMessageMax);
+  return options;
+}
+
+// FAILED_PRECONDITION is the daemon's word for a session that it does not know.
+Error ErrorOf(const grpc::Status& status, const std::string& address) {
+  const std::string text = fmt::format("daemon {}: {}", address, status.error_message());
+  switch (status.error_code()) {
+    case grpc::StatusCode::FAILED_PRECONDITION: return StaleEpoch(text);
+    case grpc::StatusCode::UNAUTHENTICATED:
+    case grpc::StatusCode::PERMISSION_DENIED:
+    case grpc::StatusCode::NOT_FOUND: return InvalidState(text);
+    case grpc::StatusCode::INVALID_ARGUMENT: return InvalidArgument(text);
+    case grpc::StatusCode::RESOURCE_EXHAUSTED: return BackPressure(text);
+    case grpc::StatusCode::UNIMPLEMENTED: return Unsupported(text);
+    default: return TransportError(text);
+  }
+}
+
+bool Final(ErrorCode code) {
+  return code == ErrorCode::kInvalidState || code == ErrorCode::kInvalidArgument ||
+         code == ErrorCode::kUnsupported;
+}
+
+std::string ScopeOf(const DummyConfig& config) {
+  if (!config.worker_scope.empty()) return config.worker_scope;
+  return config.keyspace.empty() ? "worker-1" : config.keyspace;
+}
+
+}  // namespace
+
+struct Link::Channel {
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<StoreDaemon::Stub> stub;
+
+  // Waits for the reply and looks now and then whether the caller wants to be interrupted.
+  template <typename Request, typename Reply, typename Method>
+  grpc::Status Call(Method method, const Request& request, Reply* reply, uint64_t limit_ms,
+                    const std::function<bool()>& stop, bool wait = false) {
+    grpc::ClientContext context;
+    // Nobody else drives a connection that is being made: a call that does not wait for it
+    // leaves it unfinished.
+    context.set_wait_for_ready(wait);
+    context.set_deadline(Deadline(limit_ms));
+    grpc::CompletionQueue queue;
+    grpc::Status status;
+    auto call = (stub.get()->*method)(&context, request, &queue);
+    call->Finish(reply, &status, this);
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.AsyncNext(&tag, &ok, Deadline(kPollMs)) == grpc::CompletionQueue::TIMEOUT) {
+      if (stop()) context.TryCancel();
+    }
+    return status;
+  }
+
+  static gpr_timespec Deadline(uint64_t ms) {
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                        gpr_time_from_millis(static_cast<int64_t>(ms), GPR_TIMESPAN));
+  }
+};
+
+Link::Link(const DummyConfig& config, Runtime& runtime, MappedMemory control)
+    : config_(config),
+      runtime_(runtime),
+      control_(std::move(control)),
+      channel_(std::make_unique<Channel>()),
+      ready_(runtime.NewEvent()),
+      wake_(runtime.NewEvent()) {
+  channel_->channel = grpc::CreateCustomChannel(
+      config.server_address, grpc::InsecureChannelCredentials(), ChannelOptions());
+  channel_->stub = StoreDaemon::NewStub(channel_->channel);
+  for (uint32_t slot = kCallSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
+}
+
+Result<std::unique_ptr<Link>> Link::Connect(const DummyConfig& config, Runtime& runtime) {
+  MC_TRY(MappedMemory control, MappedMemory::MapShared(kControlBytes, 0, true));
+  auto link = std::make_unique<Link>(config, runtime, std::move(control));
+  const uint64_t deadline_ms = runtime.NowMs() + config.connect_timeout_ms;
+  // The first attempt ends at once when nobody listens, and says so.
+  Status status = link->SayHello(deadline_ms, false);
+  while (!status.ok()) {
+    const bool late = runtime.NowMs() + kRetryMs >= deadline_ms;
+    if (Final(status.code()) || late || runtime.Interrupted()) return std::move(status).error();
+    runtime.SleepMs(kRetryMs);
+    Status again = link->SayHello(deadline_ms, true);
+    if (again.ok() || Final(again.code())) status = std::move(again);
+  }
+  link->watch_ = runtime.Spawn("mc-dummy-watch", [raw = link.get()] { raw->Watch(); });
+  return link;
+}
+
+Link::~Link() { Close(); }
+
+void Link::Close() {
+  if (stop_.exchange(true)) return;
+  wake_->Set();
+  if (watch_) watch_->Join();
+  Lose();
+}
+
+Status Link::SayHello(uint64_t deadline_ms, bool wait) {
+  const uint64_t now_ms = runtime_.NowMs();
+  const uint64_t limit_ms = std::min(kHelloMs, deadline_ms > now_ms ? deadline_ms - now_ms : 1);
+  const auto stop = [this] { return stop_.load() || runtime_.Interrupted(); };
+  daemon_v1::HelloRequest request;
+  request.set_version(kDaemonProtocolVersion);
+  request.set_scope(ScopeOf(config_));
+  request.set_pid(static_cast<uint64_t>(getpid()));
+  if (!config_.cluster_secret.empty()) {
+    daemon_v1::ChallengeReply challenge;
+    const grpc::Status asked =
+        channel_->Call(&StoreDaemon::Stub::AsyncChallenge, daemon_v1::ChallengeRequest(),
+                       &challenge, limit_ms, stop, wait);
+    if (!asked.ok()) return ErrorOf(asked, config_.server_address);
+    request.set_nonce(challenge.nonce());
+    request.set_proof(ProofOf(config_.cluster_secret, challenge.nonce()));
+  }
+  daemon_v1::HelloReply reply;
+  const grpc::Status said =
+      channel_->Call(&StoreDaemon::Stub::AsyncHello, request, &reply, limit_ms, stop, wait);
+  if (!said.ok()) return ErrorOf(said, config_.server_address);
+  MC_RETURN_IF_ERROR(ConnectSocket(reply));
+  return RegisterAll();
+}
+
+Status Link::ConnectSocket(const daemon_v1::HelloReply& hello) {
+  const auto failed = [&](const std::string& why) {
+    return TransportError(
+        fmt::format("daemon {}: shared memory socket: {}", config_.server_address, why));
+  };
+  Result<Descriptor> socket = ConnectTo(hello.socket_path());
+  if (!socket) {
+    return failed(socket.error().context +
+                  "; the daemon has to be on this host, and its socket "
+                  "folder visible here");
+  }
+  const std::optional<uid_t> peer = PeerUser(socket->get());
+  if (!peer || *peer != geteuid()) {
+    return failed(fmt::format("{} is served by another user", hello.socket_path()));
+  }
+  SetSocketTimeout(socket->get(), kSideTimeoutMs);
+  {
+    base::MutexLock lock(mu_);
+    session_ = hello.session();
+    node_ = hello.node();
+    areas_.clear();
+  }
+  lease_ms_.store(hello.lease_ms());
+  {
+    base::MutexLock lock(socket_mu_);
+    socket_ = *std::move(socket);
+  }
+  SideMessage attach;
+  attach.type = SideType::kAttach;
+  attach.size = kControlBytes;
+  SideAnswer answer;
+  const Result<Packet> answered = Ask(attach, control_.fd(), &answer);
+  if (!answered) return failed(answered.error().context);
+  return Ok();
+}
+
+Status Link::RegisterAll() {
+  std::vector<std::pair<SideMessage, int>> messages;
+  {
+    base::MutexLock lock(mu_);
+    for (const auto& [id, region] : regions_) {
+      SideMessage& message = messages.emplace_back(SideMessage(), region.fd.get()).first;
+      message.type = SideType::kRegister;
+      message.id = id;
+      message.size = region.size;
+    }
+  }
+  for (const auto& [message, fd] : messages) {
+    SideAnswer answer;
+    const Result<Packet> answered = Ask(message, fd, &answer);
+    if (!answered) return answered.error();
+  }
+  ready_->Set();
+  return Ok();
+}
+
+Result<Packet> Link::Ask(SideMessage message, int fd, SideAnswer* answer) {
+  {
+    base::MutexLock lock(mu_);
+    message.session_high = session_.high();
+    message.session_low = session_.low();
+  }
+  base::MutexLock lock(socket_mu_);
+  if (!socket_) return TransportError("the shared memory socket is not connected");
+  Result<Packet> packet = Exchange(message, fd, answer);
+  if (!packet) {
+    socket_ = Descriptor();
+    return packet;
+  }
+  if (answer->code != 0) {
+    return Error{static_cast<ErrorCode>(answer->code),
+                 std::string(answer->reason, strnlen(answer->reason, sizeof(answer->reason)))};
+  }
+  return packet;
+}
+
+Result<Packet> Link::Exchange(const SideMessage& message, int fd, SideAnswer* answer) {
+  MC_RETURN_IF_ERROR(SendPacket(socket_.get(), BytesAt(&message, sizeof(message)), fd));
+  MC_TRY(Packet packet, ReceivePacket(socket_.get(), MutableBytesAt(answer, sizeof(*answer))));
+  if (packet.size == 0) return TransportError("the daemon closed the shared memory socket");
+  if (packet.size != sizeof(*answer) || answer->magic != kSideMagic) {
+    return TransportError("a malformed answer on the shared memory socket");
+  }
+  return packet;
+}
+
+bool Link::SocketBroken() {
+  int fd = -1;
+  {
+    base::MutexLock lock(socket_mu_);
+    fd = socket_.get();
+  }
+  if (fd < 0) return true;
+  // The answers are read by those who asked; only the end of the connection shows here.
+  pollfd look = {fd, POLLRDHUP, 0};
+  return poll(&look, 1, 0) > 0 && look.revents != 0;
+}
+
+// Makes the channel's connection anew, as calls that fail fast do not.
+void Link::DriveChannel() {
+  daemon_v1::HealthRequest request;
+  daemon_v1::HealthReply reply;
+  (void)channel_->Call(
+      &StoreDaemon::Stub::AsyncHealth, request, &reply, kHelloMs,
+      [this] { return stop_.load() || SocketBroken(); }, true);
+}
+
+void Link::Lose() {
+  ready_->Clear();
+  base::MutexLock lock(socket_mu_);
+  socket_ = Descriptor();
+}
+
+void Link::Watch() {
+  while (!stop_.load()) {
+    wake_->WaitUntil(runtime_.NowMs() + kReconnectMs);
+    wake_->Clear();
+    if (stop_.load()) return;
+    const bool good = ready_->WaitUntil(0);
+    if (good && !SocketBroken()) {
+      if (suspect_.exchange(false)) DriveChannel();
+      continue;
+    }
+    if (good) {
+      obs::LogWarning(
+          fmt::format("daemon {} is gone; waiting for it to come back", config_.server_address));
+    }
+    Lose();
+    if (Status status = SayHello(runtime_.NowMs() + kHelloMs, true); !status.ok()) {
+      Lose();
+      obs::LogRateLimited(obs::LogLevel::kWarning, "dummy.reconnect", status.error().ToString());
+      continue;
+    }
+    obs::LogInfo(fmt::format("connected to daemon {} again", config_.server_address));
+  }
+}
+
+bool Link::WaitReady(uint64_t deadline_ms) {
+  while (!stop_.load() && !runtime_.Interrupted()) {
+    const uint64_t now_ms = runtime_.NowMs();
+    if (ready_->WaitUntil(std::min(now_ms + kPollMs, deadline_ms))) return true;
+    if (runtime_.NowMs() >= deadline_ms) return false;
+  }
+  return false;
+}
+
+template <typename Request, typename Reply, typename Method>
+Status Link::Invoke(Method method, Request& request, Reply* reply) {
+  const uint64_t start_ms = runtime_.NowMs();
+  const uint64_t deadline_ms = start_ms + config_.rpc_timeout_ms;
+  const auto stop = [this] { return stop_.load() || runtime_.Interrupted(); };
+  for (int attempt = 0;; ++attempt) {
+    // While the daemon is away a call fails soon, though not in a busy loop of its caller's.
+    if (!WaitReady(std::min(runtime_.NowMs() + (attempt == 0 ? kAwayWaitMs : kReadyWaitMs),
+                            deadline_ms))) {
+      return TransportError(fmt::format("daemon {} is not reachable", config_.server_address));
+    }
+    {
+      base::MutexLock lock(mu_);
+      *request.mutable_session() = session_;
+    }
+    const uint64_t now_ms = runtime_.NowMs();
+    const uint64_t left_ms = deadline_ms > now_ms ? deadline_ms - now_ms : 1;
+    reply->Clear();
+    const grpc::Status status = channel_->Call(method, request, reply, left_ms, stop);
+    if (status.ok()) return Ok();
+    Error error = ErrorOf(status, config_.server_address);
+    if (error.code == ErrorCode::kTransport) {
+      suspect_.store(true);
+      wake_->Set();
+    }
+    if (error.code != ErrorCode::kStaleEpoch || attempt > 0) {
+      if (error.code == ErrorCode::kStaleEpoch) error.code = ErrorCode::kTransport;
+      return error;
+    }
+    {
+      // Only if nobody has renewed the session meanwhile.
+      base::MutexLock lock(mu_);
+      if (session_.high() == request.session().high()) ready_->Clear();
+    }
+    wake_->Set();
+  }
+}
+
+Status Link::Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply) {
+  return Invoke(&StoreDaemon::Stub::AsyncPut, request, reply);
+}
+Status Link::Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply) {
+  return Invoke(&StoreDaemon::Stub::AsyncAcquire, request, reply);
+}
+Status Link::Exist(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
+  return Invoke(&StoreDaemon::Stub::AsyncExist, request, reply);
+}
+Status Link::Remove(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
+  return Invoke(&StoreDaemon::Stub::AsyncRemove, request, reply);
+}
+Status Link::Sizes(daemon_v1::KeysRequest& request, daemon_v1::SizesReply* reply) {
+  return Invoke(&StoreDaemon::Stub::AsyncSizes, request, reply);
+}
+Status Link::RemoveAll(daemon_v1::RemoveAllRequest& request, daemon_v1::RemoveAllReply* reply) {
+  return Invoke(&StoreDaemon::Stub::AsyncRemoveAll, request, reply);
+}
+Status Link::Metrics(daemon_v1::MetricsRequest& request, daemon_v1::MetricsReply* reply) {
+  return Invoke(&StoreDaemon::Stub::AsyncMetrics, request, reply);
+}
+
+Status Link::Health() {
+  daemon_v1::HealthRequest request;
+  daemon_v1::HealthReply reply;
+  MC_RETURN_IF_ERROR(Invoke(&StoreDaemon::Stub::AsyncHealth, request, &reply));
+  return reply.status() == 0 ? Ok() : Status(InvalidState("the daemon is not serving"));
+}
+
+Status Link::RegisterRegion(uint64_t id, int fd, uint64_t size) {
+  Registration kept{Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)), size};
+  if (!kept.fd) {
+    return InvalidState(fmt::format("cannot keep the memory's descriptor: {}", strerror(errno)));
+  }
+  SideMessage message;
+  message.type = SideType::kRegister;
+  message.id = id;
+  message.size = size;
+  SideAnswer answer;
+  const Result<Packet> answered = Ask(message, fd, &answer);
+  if (!answered) return answered.error();
+  base::MutexLock lock(mu_);
+  regions_[id] = std::move(kept);
+  return Ok();
+}
+
+void Link::UnregisterRegion(uint64_t id) {
+  {
+    base::MutexLock lock(mu_);
+    if (regions_.erase(id) == 0) return;
+  }
+  SideMessage message;
+  message.type = SideType::kUnregister;
+  message.id = id;
+  SideAnswer answer;
+  // A daemon that is gone has no regions either.
+  (void)Ask(message, -1, &answer);
+}
+
+void Link::Release(uint64_t lease, uint64_t session) {
+  if (lease == 0) return;
+  SideMessage message;
+  message.type = SideType::kRelease;
+  message.id = lease;
+  {
+    base::MutexLock lock(mu_);
+    message.session_high = session_.high();
+    message.session_low = session_.low();
+  }
+  if (message.session_high != session) return;
+  base::MutexLock lock(socket_mu_);
+  // If it does not arrive, the lease ends with the connection or by itself.
+  if (socket_) (void)SendPacket(socket_.get(), BytesAt(&message, sizeof(message)), -1);
+}
+
+Result<std::shared_ptr<const MappedMemory>> Link::Area(uint64_t id, uint64_t session) {
+  const auto gone = [] { return StaleEpoch("the daemon was restarted meanwhile"); };
+  {
+    base::MutexLock lock(mu_);
+    if (session_.high() != session) return gone();
+    if (auto found = areas_.find(id); found != areas_.end()) return found->second;
+  }
+  SideMessage message;
+  message.type = SideType::kArea;
+  message.id = id;
+  SideAnswer answer;
+  MC_TRY(Packet packet, Ask(message, -1, &answer));
+  if (!packet.fd) return TransportError("the daemon sent no descriptor for an area");
+  MC_TRY(MappedMemory memory, MappedMemory::MapDescriptor(packet.fd.Take(), answer.size, false));
+  auto area = std::make_shared<const MappedMemory>(std::move(memory));
+  base::MutexLock lock(mu_);
+  if (session_.high() != session) return gone();  // Another area with the same number.
+  if (id < kPassingAreas) areas_[id] = area;
+  return area;
+}
+
+std::string Link::node() const {
+  base::MutexLock lock(mu_);
+  return node_;
+}
+
+Link::Mark::Mark(Link& link) : link_(link) {
+  base::MutexLock lock(link.mu_);
+  if (link.free_slots_.empty()) return;
+  slot_ = link.free_slots_.back();
+  link.free_slots_.pop_back();
+  if (++link.next_sequence_ == 0) ++link.next_sequence_;
+  sequence_ = link.next_sequence_;
+  auto* words = reinterpret_cast<uint32_t*>(link.control_.bytes().data());
+  std::atomic_ref<uint32_t>(words[slot_]).store(sequence_);
+}
+
+Link::Mark::~Mark() {
+  if (sequence_ == 0) return;
+  auto* words = reinterpret_cast<uint32_t*>(link_.control_.bytes().data());
+  std::atomic_ref<uint32_t>(words[slot_]).store(0);
+  base::MutexLock lock(link_.mu_);
+  link_.free_slots_.push_back(slot_);
+}
+
+void Link::Mark::Fill(daemon_v1::CallMark* out) const {
+  out->set_slot(slot_);
+  out->set_sequence(sequence_);
+}
+
+}  // namespace mooncake::client

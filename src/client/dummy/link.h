@@ -1,0 +1,121 @@
+// Link: a dummy client's session with its daemon. Makes the calls, keeps the Unix socket, maps
+// the daemon's memory, and says Hello again when the daemon has been restarted: it registers
+// what was registered, and a call that the new daemon does not know is repeated.
+//
+// Thread-safe. A call fails with kTransport while the daemon is away.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "client/dummy/side_channel.h"
+#include "client/dummy/unix_socket.h"
+#include "mooncake/dummy.h"
+#include "mooncake/v1/store_daemon.pb.h"
+#include "runtime/mapped_memory.h"
+#include "runtime/runtime.h"
+
+namespace mooncake::client {
+
+namespace daemon_v1 = ::mooncake::daemon::v1;
+
+class Link {
+ public:
+  // kTransport, kInvalidState: names the address, the step that failed and the reason.
+  static Result<std::unique_ptr<Link>> Connect(const DummyConfig& config, Runtime& runtime);
+  ~Link();
+  void Close();  // Idempotent. Calls in progress end soon.
+
+  // Each fills in the session. `limit_ms`: of the whole call, from now.
+  Status Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply);
+  Status Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply);
+  Status Exist(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply);
+  Status Remove(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply);
+  Status Sizes(daemon_v1::KeysRequest& request, daemon_v1::SizesReply* reply);
+  Status RemoveAll(daemon_v1::RemoveAllRequest& request, daemon_v1::RemoveAllReply* reply);
+  Status Metrics(daemon_v1::MetricsRequest& request, daemon_v1::MetricsReply* reply);
+  Status Health();
+
+  // Returns after the daemon has mapped the memory file. The descriptor is kept as a copy.
+  Status RegisterRegion(uint64_t id, int fd, uint64_t size);
+  void UnregisterRegion(uint64_t id);
+  // `session`: the one of the call that gave the lease or named the area (its `high` half). When
+  // it is no longer the link's, the daemon that gave them is gone.
+  void Release(uint64_t lease, uint64_t session);
+  // The daemon's memory behind an area. The shared pointer keeps it mapped while it is read,
+  // also when the daemon is gone meanwhile (docs/adr, dummy memory).
+  Result<std::shared_ptr<const MappedMemory>> Area(uint64_t id, uint64_t session);
+
+  uint64_t lease_ms() const { return lease_ms_.load(); }
+  std::string node() const;
+
+  // Marks a call in the control page for as long as it lives.
+  class Mark {
+   public:
+    explicit Mark(Link& link);
+    ~Mark();
+    Mark(const Mark&) = delete;
+    Mark& operator=(const Mark&) = delete;
+    explicit operator bool() const { return sequence_ != 0; }  // False: too many calls.
+    void Fill(daemon_v1::CallMark* out) const;
+
+   private:
+    Link& link_;
+    uint32_t slot_ = 0;
+    uint32_t sequence_ = 0;
+  };
+
+  Link(const DummyConfig& config, Runtime& runtime, MappedMemory control);  // For Connect.
+
+ private:
+  struct Channel;  // gRPC's side of it.
+  struct Registration {
+    Descriptor fd;
+    uint64_t size = 0;
+  };
+
+  // `wait`: for a daemon that does not listen yet.
+  Status SayHello(uint64_t deadline_ms, bool wait);
+  Status ConnectSocket(const daemon_v1::HelloReply& hello);
+  Status RegisterAll();
+  // One request and its answer, with a descriptor each way. Ends the connection when the answer
+  // does not come, as it would be taken for the next one's.
+  Result<Packet> Exchange(const SideMessage& message, int fd, SideAnswer* answer)
+      MC_REQUIRES(socket_mu_);
+  Result<Packet> Ask(SideMessage message, int fd, SideAnswer* answer);
+  void Watch();
+  bool SocketBroken();
+  void DriveChannel();
+  void Lose();
+  bool WaitReady(uint64_t deadline_ms);
+  template <typename Request, typename Reply, typename Method>
+  Status Invoke(Method method, Request& request, Reply* reply);
+
+  const DummyConfig config_;
+  Runtime& runtime_;
+  const MappedMemory control_;
+  std::unique_ptr<Channel> channel_;
+  std::unique_ptr<Event> ready_;  // Set while the session is good.
+  std::unique_ptr<Event> wake_;   // Something for the watching thread.
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> suspect_{false};  // A call failed though the socket is whole.
+  std::atomic<uint64_t> lease_ms_{0};
+
+  base::Mutex socket_mu_;  // One request on the socket at a time.
+  Descriptor socket_ MC_GUARDED_BY(socket_mu_);
+
+  mutable base::Mutex mu_;
+  daemon_v1::Session session_ MC_GUARDED_BY(mu_);
+  std::string node_ MC_GUARDED_BY(mu_);
+  std::map<uint64_t, Registration> regions_ MC_GUARDED_BY(mu_);
+  std::map<uint64_t, std::shared_ptr<const MappedMemory>> areas_ MC_GUARDED_BY(mu_);
+  std::vector<uint32_t> free_slots_ MC_GUARDED_BY(mu_);
+  uint32_t next_sequence_ MC_GUARDED_BY(mu_) = 0;
+
+  std::unique_ptr<Thread> watch_;  // Last: it uses all of the above.
+};
+
+}  // namespace mooncake::client

@@ -1,0 +1,103 @@
+#include "daemon/daemon.h"
+
+#include <algorithm>
+
+#include "base/hostport.h"
+#include "client/open_store.h"
+
+namespace mooncake::daemon {
+
+namespace {
+constexpr uint64_t kScratchFirstMin = 64ULL << 20;
+constexpr uint64_t kScratchMax = 2ULL << 30;
+constexpr uint64_t kCallsLeaveMs = 2'000;
+constexpr const char* kLegacyScope = "worker-1";
+}  // namespace
+
+std::map<std::string, uint32_t> ServedScopes(const DaemonConfig& config) {
+  std::map<std::string, uint32_t> scopes;
+  const auto add = [&](const std::string& scope) {
+    if (!scope.empty()) scopes.try_emplace(scope, static_cast<uint32_t>(scopes.size()));
+  };
+  add(config.store.worker_scope);
+  if (config.keyspace_given) add(config.store.keyspace);
+  add(kLegacyScope);
+  return scopes;
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
+  StoreConfig store_config = config.store;
+  store_config.local_buffer_size = 0;  // That is the daemon's scratch, not a pool of leases.
+  // Nobody is sent to a node that cannot serve its clients yet.
+  const bool activate = store_config.initial_state == "active";
+  if (activate) store_config.initial_state = "standby";
+  MC_TRY(auto store, client::OpenLocalStore(
+                         store_config, {.shared_segments = !config.client_server_address.empty()}));
+  auto daemon = std::make_unique<Daemon>(config, std::move(store));
+  MC_RETURN_IF_ERROR(daemon->Serve());
+  if (activate) MC_RETURN_IF_ERROR(daemon->store().SetState("active"));
+  return daemon;
+}
+
+Daemon::Daemon(const DaemonConfig& config, std::unique_ptr<client::LocalStore> store)
+    : config_(config),
+      store_(std::move(store)),
+      scratch_(std::max(config.store.local_buffer_size, kScratchFirstMin),
+               std::max(config.store.local_buffer_size, kScratchMax)),
+      sessions_(*store_->parts().runtime, *store_->parts().metrics) {}
+
+Daemon::~Daemon() { Stop(); }
+
+Status Daemon::Serve() {
+  const std::string& address = config_.client_server_address;
+  if (address.empty()) return Ok();
+  MC_TRY(const base::HostPort parsed, base::ParseHostPort("client_server_address", address));
+  if (!parsed.port) {
+    return InvalidArgument("client_server_address \"" + address +
+                           "\" has no port; allowed: host:port or [v6]:port");
+  }
+  ServiceParts parts{*store_, sessions_, scratch_, ServedScopes(config_),
+                     // One that was not told where its boundary is draws none.
+                     config_.store.worker_scope.empty() && !config_.keyspace_given, "",
+                     config_.store.cluster_secret};
+  MC_TRY(server_, StoreServer::Start(address, std::move(parts)));
+  client_address_ = base::JoinHostPort(parsed.host, server_->port());
+  side_ = std::make_unique<SideServer>(*store_->parts().runtime, sessions_,
+                                       [this](uint64_t area) { return AreaOf(area); });
+  const std::string scope = ServedScopes(config_).begin()->first;
+  MC_RETURN_IF_ERROR(side_->Start(config_.socket_folder, client_address_, scope));
+  server_->Open(side_->path());
+  return Ok();
+}
+
+const std::string& Daemon::socket_path() const {
+  static const std::string none;
+  return side_ ? side_->path() : none;
+}
+
+std::shared_ptr<const MappedMemory> Daemon::AreaOf(uint64_t area) {
+  // Neither the cache nor a segment goes before the sockets do.
+  const auto forever = [](const MappedMemory* memory) {
+    return std::shared_ptr<const MappedMemory>(std::shared_ptr<void>(), memory);
+  };
+  if (area == client::kHotCacheArea) {
+    const client::HotReads* hot = store_->parts().hot.get();
+    return hot == nullptr ? nullptr : forever(&hot->memory());
+  }
+  if (area >= client::kScratchAreas) return scratch_.Area(area);
+  if (area < client::kSegmentAreas) return nullptr;
+  const node::Core& core = store_->parts().node->core();
+  return forever(core.extents.SegmentMemory(static_cast<uint32_t>(area - client::kSegmentAreas)));
+}
+
+void Daemon::StopServing() {
+  if (server_) server_->Stop(kCallsLeaveMs);
+  if (side_) side_->Stop();
+}
+
+void Daemon::Stop() {
+  StopServing();
+  store_->Close();
+}
+
+}  // namespace mooncake::daemon

@@ -1,0 +1,59 @@
+// Daemon: a store that lends itself to other processes of its host. Assembles the node, the gRPC
+// server and the Unix socket, and takes them down in the reverse order.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "client/local_store.h"
+#include "daemon/scratch.h"
+#include "daemon/session.h"
+#include "daemon/side_server.h"
+#include "daemon/store_service.h"
+
+namespace mooncake::daemon {
+
+struct DaemonConfig {
+  StoreConfig store;
+  std::string client_server_address;  // host:port for dummy clients; empty: none.
+  std::string socket_folder;          // Of the Unix socket.
+  bool keyspace_given = false;        // Its scope is served only then.
+  std::string metrics_addr;           // host:port; empty: none.
+  std::string log_level = "info";
+  bool drain_on_exit = false;
+  uint64_t drain_timeout_ms = 30'000;
+};
+
+class Daemon {
+ public:
+  static Result<std::unique_ptr<Daemon>> Start(const DaemonConfig& config);
+  Daemon(const DaemonConfig& config, std::unique_ptr<client::LocalStore> store);  // For Start.
+  ~Daemon();
+  // No client is served from here on. Idempotent.
+  void StopServing();
+  // Within a few seconds: listeners first, then the node. Idempotent.
+  void Stop();
+
+  client::LocalStore& store() { return *store_; }
+  // Where dummy clients connect, with the port that was bound; empty: nowhere.
+  const std::string& client_address() const { return client_address_; }
+  const std::string& socket_path() const;
+  Sessions& sessions() { return sessions_; }
+
+ private:
+  Status Serve();
+  std::shared_ptr<const MappedMemory> AreaOf(uint64_t area);
+
+  const DaemonConfig config_;
+  std::unique_ptr<client::LocalStore> store_;
+  Scratch scratch_;
+  Sessions sessions_;
+  std::string client_address_;
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<SideServer> side_;
+};
+
+// The worker scopes that a daemon serves, each with the domain of the hot cache that it has.
+std::map<std::string, uint32_t> ServedScopes(const DaemonConfig& config);
+
+}  // namespace mooncake::daemon

@@ -1,0 +1,177 @@
+#include "daemon/side_server.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "obs/log.h"
+
+namespace mooncake::daemon {
+
+using client::Descriptor;
+using client::Packet;
+using client::SideAnswer;
+using client::SideMessage;
+using client::SideType;
+
+namespace {
+constexpr int kLookMs = 200;              // Between looks whether to stop.
+constexpr uint64_t kAttachMs = 5'000;     // A connection that says nothing is closed.
+constexpr uint64_t kAnswerMs = 1'000;     // A client that does not read is closed.
+constexpr uint64_t kNoDescriptorMs = 50;  // Before accepting again when there is none left.
+}  // namespace
+
+SideServer::SideServer(Runtime& runtime, Sessions& sessions, AreaOf area_of)
+    : runtime_(runtime), sessions_(sessions), area_of_(std::move(area_of)) {}
+
+SideServer::~SideServer() { Stop(); }
+
+Status SideServer::Start(const std::string& folder, const std::string& address,
+                         const std::string& scope) {
+  MC_RETURN_IF_ERROR(client::MakeSocketFolder(folder));
+  path_ = client::SocketPath(folder, address, scope);
+  MC_TRY(listener_, client::ListenAt(&path_));
+  thread_ = runtime_.Spawn("mc-side-accept", [this] { Accept(); });
+  return Ok();
+}
+
+void SideServer::Stop() {
+  if (stop_.exchange(true)) return;
+  if (thread_) thread_->Join();
+  for (const auto& connection : connections_) shutdown(connection->socket.get(), SHUT_RDWR);
+  for (const auto& connection : connections_) connection->thread->Join();
+  connections_.clear();
+  if (listener_) unlink(path_.c_str());
+  listener_ = Descriptor();
+}
+
+void SideServer::Accept() {
+  while (!stop_.load()) {
+    pollfd look = {listener_.get(), POLLIN, 0};
+    const int ready = poll(&look, 1, kLookMs);
+    Reap();
+    sessions_.Sweep();
+    if (ready <= 0) continue;
+    Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) {
+      obs::LogRateLimited(obs::LogLevel::kWarning, "dummy.accept", strerror(errno));
+      runtime_.SleepMs(kNoDescriptorMs);
+      continue;
+    }
+    Admit(std::move(socket));
+  }
+}
+
+void SideServer::Admit(Descriptor socket) {
+  const std::optional<uid_t> user = client::PeerUser(socket.get());
+  if (!user || *user != geteuid()) {
+    sessions_.NoteRefused("user", fmt::format("a connection of user {} was refused",
+                                              user ? std::to_string(*user) : "unknown"));
+    return;
+  }
+  if (connections_.size() >= kConnectionsMax) {
+    sessions_.NoteRefused("connections", "too many connections of dummy clients");
+    return;
+  }
+  client::SetSocketTimeout(socket.get(), kAnswerMs);
+  auto connection = std::make_unique<Connection>();
+  connection->socket = std::move(socket);
+  Connection& entry = *connections_.emplace_back(std::move(connection));
+  entry.thread = runtime_.Spawn("mc-side", [this, &entry] { Serve(entry); });
+}
+
+void SideServer::Reap() {
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    if ((*it)->done.load()) {
+      (*it)->thread->Join();
+      it = connections_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void SideServer::Serve(Connection& connection) {
+  const uint64_t attach_by_ms = runtime_.NowMs() + kAttachMs;
+  while (!stop_.load()) {
+    pollfd look = {connection.socket.get(), POLLIN, 0};
+    const int ready = poll(&look, 1, kLookMs);
+    if (ready < 0 && errno != EINTR) break;
+    if (ready <= 0) {
+      if (connection.session || runtime_.NowMs() < attach_by_ms) continue;
+      sessions_.NoteRefused("silent", "a connection that never attached was closed");
+      break;
+    }
+    if (!ServeOne(connection)) break;
+  }
+  if (connection.session) sessions_.Remove(connection.session->id());
+  shutdown(connection.socket.get(), SHUT_RDWR);
+  connection.done.store(true);
+}
+
+bool SideServer::ServeOne(Connection& connection) {
+  SideMessage message;
+  Result<Packet> packet =
+      client::ReceivePacket(connection.socket.get(), MutableBytesAt(&message, sizeof(message)));
+  if (packet.ok() && packet->size == 0) return false;  // Closed by the client.
+  if (!packet.ok() || packet->size != sizeof(message) || message.magic != client::kSideMagic) {
+    sessions_.NoteRefused("malformed", "a malformed message of a dummy client; closed");
+    return false;
+  }
+  const SessionId id{message.session_high, message.session_low};
+  if (message.type == SideType::kAttach) {
+    SessionPtr session = sessions_.Find(id);
+    const Status status = connection.session || !session
+                              ? Status(StaleEpoch("no such session"))
+                              : session->Attach(std::move(packet->fd), message.size);
+    if (!status.ok()) sessions_.NoteRefused("attach", status.error().context);
+    if (status.ok()) connection.session = std::move(session);
+    return Answer(connection, status, 0, -1) && status.ok();
+  }
+  if (!connection.session || !(connection.session->id() == id)) {
+    sessions_.NoteRefused("session", "a message with a foreign session; closed");
+    return false;
+  }
+  if (message.type == SideType::kRelease) {
+    connection.session->Drop(message.id);
+    return true;
+  }
+  if (message.type == SideType::kArea) return SendArea(connection, message.id);
+  return Answer(connection, Handle(connection, message, std::move(packet->fd)), 0, -1);
+}
+
+Status SideServer::Handle(Connection& connection, const SideMessage& message, Descriptor fd) {
+  Status status = InvalidArgument("an unknown kind of message");
+  if (message.type == SideType::kRegister) {
+    status = connection.session->Register(message.id, std::move(fd), message.size);
+  } else if (message.type == SideType::kUnregister) {
+    status = connection.session->Unregister(message.id);
+  }
+  if (!status.ok()) sessions_.NoteRefused("register", status.error().context);
+  return status;
+}
+
+bool SideServer::SendArea(Connection& connection, uint64_t area) {
+  const std::shared_ptr<const MappedMemory> memory = area_of_(area);
+  if (!memory || memory->fd() < 0) {
+    sessions_.NoteRefused("area", fmt::format("there is no area {:#x}", area));
+    return Answer(connection, NotFound("no such area"), 0, -1);
+  }
+  return Answer(connection, Ok(), memory->bytes().size(), memory->fd());
+}
+
+bool SideServer::Answer(Connection& connection, const Status& status, uint64_t size, int fd) {
+  SideAnswer answer;
+  answer.code = static_cast<int32_t>(status.code());
+  answer.size = size;
+  if (!status.ok()) {
+    status.error().context.copy(answer.reason, sizeof(answer.reason) - 1);
+  }
+  return client::SendPacket(connection.socket.get(), BytesAt(&answer, sizeof(answer)), fd).ok();
+}
+
+}  // namespace mooncake::daemon

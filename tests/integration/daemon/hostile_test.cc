@@ -1,0 +1,312 @@
+// What is no client at all: the daemon refuses it, counts it, and goes on.
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/dummy/side_channel.h"
+#include "client/dummy/unix_socket.h"
+#include "daemon_fixture.h"
+#include "mooncake/v1/store_daemon.grpc.pb.h"
+
+namespace mooncake {
+namespace {
+
+namespace v1 = ::mooncake::daemon::v1;
+using client::Descriptor;
+using client::SideAnswer;
+using client::SideMessage;
+using client::SideType;
+
+class HostileTest : public DaemonTest {
+ protected:
+  void SetUp() override {
+    DaemonTest::SetUp();
+    StartDaemon("hostile-" +
+                std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    channel_ =
+        grpc::CreateChannel(config_.client_server_address, grpc::InsecureChannelCredentials());
+    stub_ = v1::StoreDaemon::NewStub(channel_);
+  }
+
+  void TearDown() override {
+    // Whatever was sent: the daemon serves the next client.
+    auto store = Client();
+    ASSERT_TRUE(store);
+    EXPECT_TRUE(store->Put("after", BytesOf("all")).ok());
+    EXPECT_EQ(store->Get("after").value_or(""), "all");
+  }
+
+  v1::Session Hello() {
+    grpc::ClientContext context;
+    v1::HelloRequest request;
+    request.set_version(client::kDaemonProtocolVersion);
+    request.set_scope("worker-1");
+    v1::HelloReply reply;
+    EXPECT_TRUE(stub_->Hello(&context, request, &reply).ok());
+    return reply.session();
+  }
+
+  Descriptor Connect() {
+    auto socket = client::ConnectTo(daemon_->socket_path());
+    EXPECT_TRUE(socket.ok());
+    client::SetSocketTimeout(socket->get(), 5'000);
+    return socket.ok() ? *std::move(socket) : Descriptor();
+  }
+
+  // The code of the answer; nullopt: the daemon closed the connection.
+  std::optional<int> Ask(const Descriptor& socket, const SideMessage& message, int fd) {
+    if (!client::SendPacket(socket.get(), BytesAt(&message, sizeof(message)), fd).ok()) {
+      return std::nullopt;
+    }
+    SideAnswer answer;
+    const auto packet =
+        client::ReceivePacket(socket.get(), MutableBytesAt(&answer, sizeof(answer)));
+    if (!packet.ok() || packet->size == 0) return std::nullopt;
+    return answer.code;
+  }
+
+  SideMessage MessageOf(SideType type, const v1::Session& session, uint64_t id, uint64_t size) {
+    SideMessage message;
+    message.type = type;
+    message.session_high = session.high();
+    message.session_low = session.low();
+    message.id = id;
+    message.size = size;
+    return message;
+  }
+
+  Descriptor Attached(const v1::Session& session) {
+    Descriptor socket = Connect();
+    control_ = MappedMemory::MapShared(client::kControlBytes, 0, true);
+    EXPECT_EQ(Ask(socket, MessageOf(SideType::kAttach, session, 0, client::kControlBytes),
+                  control_->fd()),
+              0);
+    return socket;
+  }
+
+  grpc::Status PutFrom(const v1::Session& session, uint64_t region, uint64_t offset, uint64_t size,
+                       v1::CodesReply* reply) {
+    reinterpret_cast<uint32_t*>(control_->bytes().data())[3] = 9;
+    v1::PutRequest request;
+    *request.mutable_session() = session;
+    request.mutable_keys()->set_blob("k");
+    request.mutable_keys()->add_sizes(1);
+    request.add_piece_counts(1);
+    request.add_regions(region);
+    request.add_offsets(offset);
+    request.add_sizes(size);
+    request.mutable_mark()->set_slot(3);
+    request.mutable_mark()->set_sequence(9);
+    grpc::ClientContext context;
+    return stub_->Put(&context, request, reply);
+  }
+
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::StoreDaemon::Stub> stub_;
+  Result<MappedMemory> control_ = MappedMemory();
+};
+
+TEST_F(HostileTest, GarbageOnTheSocketClosesItAndIsCounted) {
+  for (const size_t size : {1UL, 39UL, 40UL, 41UL, 4000UL}) {
+    Descriptor socket = Connect();
+    const std::string garbage(size, '\x5a');
+    EXPECT_TRUE(client::SendPacket(socket.get(), BytesOf(garbage), -1).ok());
+    char byte = 0;
+    EXPECT_EQ(recv(socket.get(), &byte, 1, 0), 0) << size;
+  }
+  EXPECT_EQ(Count("dummy_refused_total", "malformed"), 5u);
+}
+
+TEST_F(HostileTest, DescriptorsThatComeWithGarbageAreClosed) {
+  int before = 0;
+  for (int fd = 0; fd < 1024; ++fd) before += fcntl(fd, F_GETFD) != -1;
+  for (int i = 0; i < 20; ++i) {
+    Descriptor socket = Connect();
+    const std::string garbage(40, 'g');
+    ASSERT_TRUE(client::SendPacket(socket.get(), BytesOf(garbage), 0).ok());
+    char byte = 0;
+    EXPECT_EQ(recv(socket.get(), &byte, 1, 0), 0);
+  }
+  Connect();  // Lets the daemon reap the others.
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  int after = before + 1;
+  while (after > before + 2 && std::chrono::steady_clock::now() < limit) {
+    after = 0;
+    for (int fd = 0; fd < 1024; ++fd) after += fcntl(fd, F_GETFD) != -1;
+  }
+  EXPECT_LE(after, before + 2);
+}
+
+TEST_F(HostileTest, AForeignSessionIsRefused) {
+  v1::Session forged;
+  forged.set_high(1);
+  forged.set_low(2);
+  Descriptor socket = Connect();
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kAttach, forged, 0, client::kControlBytes), -1), 0);
+  // Half of an id is not enough, and a session is attached once.
+  const v1::Session session = Hello();
+  v1::Session half = session;
+  half.set_low(session.low() + 1);
+  Descriptor other = Connect();
+  EXPECT_NE(Ask(other, MessageOf(SideType::kAttach, half, 0, client::kControlBytes), -1), 0);
+  Descriptor mine = Attached(session);
+  Descriptor twice = Connect();
+  EXPECT_NE(
+      Ask(twice, MessageOf(SideType::kAttach, session, 0, client::kControlBytes), control_->fd()),
+      0);
+  // A connection speaks for its own session only.
+  EXPECT_EQ(Ask(mine, MessageOf(SideType::kUnregister, Hello(), 1, 0), -1), std::nullopt);
+  grpc::ClientContext context;
+  v1::KeysRequest request;
+  *request.mutable_session() = forged;
+  v1::CodesReply reply;
+  EXPECT_EQ(stub_->Exist(&context, request, &reply).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_GE(Count("dummy_refused_total", "attach"), 3u);
+  EXPECT_GE(Count("dummy_refused_total", "session"), 1u);
+}
+
+TEST_F(HostileTest, ShortOrUnsealedDescriptorsAreRefused) {
+  const v1::Session session = Hello();
+  Descriptor socket = Attached(session);
+  Descriptor unsealed(memfd_create("t", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), unsealed.get()), 0);
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), -1), 0);
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), socket.get()), 0);
+  auto memory = MappedMemory::MapShared(4096, 0, false);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kRegister, session, 1, 1 << 20), memory->fd()), 0);
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kRegister, session, 1, 0), memory->fd()), 0);
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kRegister, session, 0, 4096), memory->fd()), 0);
+  EXPECT_EQ(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), memory->fd()), 0);
+  EXPECT_EQ(Ask(socket, MessageOf(SideType::kUnregister, session, 2, 0), -1),
+            static_cast<int>(ErrorCode::kNotFound));
+  EXPECT_EQ(Ask(socket, MessageOf(static_cast<SideType>(77), session, 2, 0), -1),
+            static_cast<int>(ErrorCode::kInvalidArgument));
+  EXPECT_NE(Ask(socket, MessageOf(SideType::kArea, session, 1ULL << 40, 0), -1), 0);
+  EXPECT_GE(Count("dummy_refused_total", "register"), 8u);
+}
+
+TEST_F(HostileTest, ForgedRegionsAndRangesReachNothing) {
+  const v1::Session session = Hello();
+  Descriptor socket = Attached(session);
+  auto memory = MappedMemory::MapShared(4096, 0, false);
+  ASSERT_EQ(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), memory->fd()), 0);
+  // Another client's region has the same number space, but not the same table.
+  auto victim = Client();
+  const MutableBytes theirs = memory_.Alloc(8192);
+  ASSERT_TRUE(victim->RegisterBuffer(theirs.data(), 8192).ok());
+  v1::CodesReply reply;
+  const struct {
+    uint64_t region, offset, size;
+  } forged[] = {{2, 0, 10},    {1, 4096, 1}, {1, 0, 4097},       {1, ~0ULL, 2},
+                {1, 1, ~0ULL}, {0, 0, 1},    {1ULL << 63, 0, 10}};
+  for (const auto& piece : forged) {
+    ASSERT_TRUE(PutFrom(session, piece.region, piece.offset, piece.size, &reply).ok());
+    ASSERT_EQ(reply.codes_size(), 1);
+    EXPECT_EQ(reply.codes(0), static_cast<int>(ErrorCode::kInvalidArgument));
+  }
+  EXPECT_EQ(victim->Get("k").code(), ErrorCode::kNotFound);
+  EXPECT_EQ(Count("dummy_refused_total", "region"), 7u);
+  ASSERT_TRUE(PutFrom(session, 1, 1000, 96, &reply).ok());
+  EXPECT_EQ(reply.codes(0), 0);
+  EXPECT_EQ(victim->Get("k").value_or(""), std::string(96, '\0'));
+}
+
+TEST_F(HostileTest, MalformedCallsAreRefused) {
+  const v1::Session session = Hello();
+  Descriptor socket = Attached(session);
+  const auto code_of = [&](const v1::PutRequest& request) {
+    grpc::ClientContext context;
+    v1::CodesReply reply;
+    return stub_->Put(&context, request, &reply).error_code();
+  };
+  v1::PutRequest request;
+  *request.mutable_session() = session;
+  request.mutable_keys()->set_blob("abc");
+  request.mutable_keys()->add_sizes(4);
+  EXPECT_EQ(code_of(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.mutable_keys()->set_sizes(0, 3);
+  EXPECT_EQ(code_of(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.add_piece_counts(2);
+  EXPECT_EQ(code_of(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_piece_counts(0, 4'000'000'000U);
+  EXPECT_EQ(code_of(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_piece_counts(0, 1);
+  request.add_regions(1);
+  request.add_offsets(0);
+  request.add_sizes(1);
+  // No mark: the daemon could not tell when to stop reading.
+  request.mutable_mark()->set_slot(1 << 20);
+  EXPECT_EQ(code_of(request), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext context;
+  v1::AcquireRequest acquire;
+  *acquire.mutable_session() = session;
+  acquire.mutable_keys()->set_blob("k");
+  acquire.mutable_keys()->add_sizes(1);
+  v1::AcquireReply reply;
+  EXPECT_EQ(stub_->Acquire(&context, acquire, &reply).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(HostileTest, ADeadClientLeavesNothing) {
+  auto survivor = Client();
+  const MutableBytes kept = memory_.Alloc(4096);
+  ASSERT_TRUE(survivor->RegisterBuffer(kept.data(), 4096).ok());
+  {
+    const v1::Session session = Hello();
+    Descriptor socket = Attached(session);
+    auto memory = MappedMemory::MapShared(4096, 0, false);
+    ASSERT_EQ(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), memory->fd()), 0);
+    ASSERT_TRUE(survivor->Put("big", BytesOf(std::string(100'000, 'b'))).ok());
+    grpc::ClientContext context;
+    v1::AcquireRequest acquire;
+    *acquire.mutable_session() = session;
+    acquire.mutable_keys()->set_blob("big");
+    acquire.mutable_keys()->add_sizes(3);
+    acquire.add_limits(1 << 20);
+    v1::AcquireReply reply;
+    ASSERT_TRUE(stub_->Acquire(&context, acquire, &reply).ok());
+    EXPECT_NE(reply.lease(), 0u);
+    EXPECT_EQ(Count("dummy_regions", "default"), 3u);  // One is the survivor's staging.
+    EXPECT_EQ(Count("dummy_leases", "default"), 1u);
+  }
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (daemon_->sessions().count() > 1 && std::chrono::steady_clock::now() < limit) {
+  }
+  EXPECT_EQ(Count("dummy_regions", "default"), 2u);
+  EXPECT_EQ(Count("dummy_leases", "default"), 0u);
+  EXPECT_TRUE(survivor->Put("k", kept).ok());
+}
+
+TEST(SocketFolder, MustBelongToThisUserAlone) {
+  const std::string folder = testing::TempDir() + "mc-folder-" + std::to_string(getpid());
+  ASSERT_TRUE(client::MakeSocketFolder(folder).ok());
+  EXPECT_TRUE(client::MakeSocketFolder(folder).ok());
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  EXPECT_EQ(client::MakeSocketFolder(folder).code(), ErrorCode::kInvalidState);
+  ASSERT_EQ(chmod(folder.c_str(), 0700), 0);
+  std::string path = client::SocketPath(folder, "0.0.0.0:16590", std::string(5000, 's'));
+  EXPECT_LT(path.size() - folder.size(), 32u);
+  // A stale file is replaced; a socket in use is left alone.
+  Descriptor stale(open(path.c_str(), O_CREAT | O_WRONLY, 0600));
+  std::string first = path;
+  auto one = client::ListenAt(&first);
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(first, path);
+  std::string second = path;
+  auto two = client::ListenAt(&second);
+  ASSERT_TRUE(two.ok());
+  EXPECT_NE(second, path);
+  unlink(first.c_str());
+  unlink(second.c_str());
+  rmdir(folder.c_str());
+}
+
+}  // namespace
+}  // namespace mooncake
