@@ -12,6 +12,7 @@
 #include <string>
 
 #include "args.h"
+#include "base/mutex.h"
 #include "errors.h"
 #include "gil.h"
 #include "mooncake/result.h"
@@ -24,13 +25,20 @@ struct Region {
   void* data = nullptr;
   uint64_t mapped = 0;
   int fd = -1;
+  uint64_t allocation = 0;  // Never the same twice.
 };
 
-// By address, of the whole process: any allocator may free what another one gave out.
-// Guarded by the GIL.
-std::map<uint64_t, Region>& Regions() {
-  static std::map<uint64_t, Region> regions;
-  return regions;
+// By address, of the whole process: any allocator may free what another one gave out, and a
+// dummy store finds the memory behind a pointer here, without the GIL.
+struct RegionTable {
+  base::Mutex mu;
+  std::map<uint64_t, Region> by_address MC_GUARDED_BY(mu);
+  uint64_t last_allocation MC_GUARDED_BY(mu) = 0;
+};
+
+RegionTable& Table() {
+  static RegionTable table;
+  return table;
 }
 
 // What the kernel could give now; UINT64_MAX when it does not say.
@@ -52,8 +60,14 @@ Error CannotAllocate(uint64_t size, uint64_t hugepage_size, const std::string& r
     text += " in pages of " + std::to_string(hugepage_size >> 20) + " MiB";
   }
   text += ": " + reason;
-  text += hugepage_size > 0 ? "; reserve huge pages (/sys/kernel/mm/hugepages) or use ordinary ones"
-                            : "; ask for less, or raise the memory limit of the process";
+  if (hugepage_size == 0) {
+    text += "; ask for less, or raise the memory limit of the process";
+  } else if (hugepage_size == uint64_t{1} << 30) {
+    text += "; reserve pages in /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
+  } else {
+    const uint64_t pages = (size + hugepage_size - 1) / hugepage_size;
+    text += "; reserve them with: sysctl -w vm.nr_hugepages=" + std::to_string(pages);
+  }
   return NoSpace(text);
 }
 
@@ -112,7 +126,10 @@ PyObject* HostAlloc(PyObject*, const CallArgs& args) {
   }
   if (!region) return Raise(region.error());
   const uint64_t address = reinterpret_cast<uint64_t>(region->data);
-  Regions()[address] = *region;
+  RegionTable& table = Table();
+  base::MutexLock lock(table.mu);
+  region->allocation = ++table.last_allocation;
+  table.by_address[address] = *region;
   return PyLong_FromUnsignedLongLong(address);
 }
 
@@ -124,12 +141,17 @@ PyObject* HostFree(PyObject*, const CallArgs& args) {
   if (!ParseArgs(kFree, args, given) || !UnsignedFrom(given[0], {"free", "ptr"}, &address)) {
     return nullptr;
   }
-  const auto found = Regions().find(address);
-  if (found == Regions().end()) {
-    return Raise(NotFound("free: no allocation begins at " + std::to_string(address)));
+  RegionTable& table = Table();
+  std::optional<Region> taken;
+  {
+    base::MutexLock lock(table.mu);
+    if (const auto found = table.by_address.find(address); found != table.by_address.end()) {
+      taken = found->second;
+      table.by_address.erase(found);
+    }
   }
-  const Region region = found->second;
-  Regions().erase(found);
+  if (!taken) return Raise(NotFound("free: no allocation begins at " + std::to_string(address)));
+  const Region region = *taken;
   {
     WithoutGil released;
     Unmap(region);
@@ -149,6 +171,18 @@ PyMethodDef kFunctions[] = {
 };
 
 }  // namespace
+
+std::optional<SharedRange> FindHostMemory(const void* data, size_t size) {
+  const auto address = reinterpret_cast<uint64_t>(data);
+  RegionTable& table = Table();
+  base::MutexLock lock(table.mu);
+  auto found = table.by_address.upper_bound(address);
+  if (found == table.by_address.begin()) return std::nullopt;
+  const Region& region = (--found)->second;
+  const uint64_t offset = address - found->first;
+  if (offset >= region.mapped || size > region.mapped - offset) return std::nullopt;
+  return SharedRange{region.allocation, region.fd, region.mapped, offset};
+}
 
 bool AddHostAllocator(PyObject* module) { return PyModule_AddFunctions(module, kFunctions) == 0; }
 

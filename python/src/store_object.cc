@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "host_allocator.h"
 #include "mooncake/config.h"
+#include "mooncake/dummy.h"
 
 namespace mooncake::python {
 namespace {
@@ -78,27 +80,33 @@ bool TextsFrom(PyObject* dict, const Where& where, std::map<std::string, std::st
   return true;
 }
 
-constexpr Signature<2> kOpen{"setup", {"values", "environment"}, 2, 2};
+using Texts = std::map<std::string, std::string>;
 
-PyObject* Open(PyObject* self, const CallArgs& args) {
+// What `setup` and `setup_dummy` share: `read` makes a configuration out of the texts, `open` a
+// store out of that.
+template <typename Config>
+PyObject* OpenWith(PyObject* self, const CallArgs& args, const char* method,
+                   Result<Config> (*read)(const Texts&, const Texts&),
+                   Result<std::unique_ptr<Store>> (*open)(const Config&)) {
+  const Signature<2> signature{method, {"values", "environment"}, 2, 2};
   std::array<PyObject*, 2> given;
-  std::map<std::string, std::string> values;
-  std::map<std::string, std::string> environment;
-  if (!ParseArgs(kOpen, args, given) || !TextsFrom(given[0], {"setup", "values"}, &values) ||
-      !TextsFrom(given[1], {"setup", "environment"}, &environment)) {
+  Texts values;
+  Texts environment;
+  if (!ParseArgs(signature, args, given) || !TextsFrom(given[0], {method, "values"}, &values) ||
+      !TextsFrom(given[1], {method, "environment"}, &environment)) {
     return nullptr;
   }
   State& state = StateOf(self);
-  if (state.opening) return RaiseRuntime("setup: another thread is setting this store up");
-  const Result<StoreConfig> config = ConfigFromValues(values, environment);
-  if (!config) return RaiseValue("setup: %s", config.error().context.c_str());
+  if (state.opening) return RaiseRuntime("%s: another thread is setting this store up", method);
+  const Result<Config> config = read(values, environment);
+  if (!config) return RaiseValue("%s: %s", method, config.error().context.c_str());
 
   state.opening = true;
   Drop(state);
   Result<std::unique_ptr<Store>> opened = InvalidState("not opened");
   {
     WithoutGil released;
-    opened = Store::Open(*config);
+    opened = open(*config);
   }
   state.opening = false;
   if (!opened) return Raise(opened.error());
@@ -110,6 +118,20 @@ PyObject* Open(PyObject* self, const CallArgs& args) {
     return nullptr;
   }
   return PyLong_FromLong(0);
+}
+
+PyObject* Open(PyObject* self, const CallArgs& args) {
+  return OpenWith<StoreConfig>(self, args, "setup", ConfigFromValues, Store::Open);
+}
+
+Result<std::unique_ptr<Store>> OpenDummyStore(const DummyConfig& config) {
+  DummyConfig with_memory = config;
+  with_memory.find_shared = FindHostMemory;
+  return Store::OpenDummy(with_memory);
+}
+
+PyObject* OpenDummy(PyObject* self, const CallArgs& args) {
+  return OpenWith<DummyConfig>(self, args, "setup_dummy", DummyConfigFromValues, OpenDummyStore);
 }
 
 constexpr Signature<0> kClose{"close", {}, 0, 0};
@@ -128,20 +150,35 @@ PyObject* HealthCheck(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 0> none;
   if (!ParseArgs(kHealthCheck, args, none)) return nullptr;
   const State& state = StateOf(self);
-  const bool healthy = state.store != nullptr && !IsForeign(state) && !state.store->closed();
-  return PyLong_FromLong(healthy ? 0 : 1);
+  if (state.store == nullptr || IsForeign(state) || state.store->closed()) {
+    return PyLong_FromLong(1);
+  }
+  if (!state.store->is_dummy()) return PyLong_FromLong(0);
+  const Call call(self, "health_check");
+  Status health;
+  {
+    WithoutGil released;
+    health = call->CheckHealth();
+  }
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (health.code() == ErrorCode::kTransport) return PyLong_FromLong(2);
+  return PyLong_FromLong(health.ok() ? 0 : 1);
 }
 
 const PyMethodDef kMethods[] = {
     Method<Open>("_open",
                  "_open($self, values, environment)\n--\n\n"
                  "Join the cluster with these settings, as texts by name; closes an open store."),
+    Method<OpenDummy>("_open_dummy",
+                      "_open_dummy($self, values, environment)\n--\n\n"
+                      "Become a client of a daemon, with these settings; closes an open store."),
     Method<Close>("close",
                   "close($self)\n--\n\n"
                   "Leave the cluster. Idempotent; setup() works again afterwards."),
     Method<HealthCheck>("health_check",
                         "health_check($self)\n--\n\n"
-                        "0 when the store is set up, else 1. Never raises."),
+                        "0 when the store is set up, else 1; of a daemon's client, 2 when the\n"
+                        "daemon does not answer. Never raises."),
 };
 
 // Closes what is open when the interpreter exits.

@@ -105,6 +105,7 @@ PyObject* ListSegments(PyObject* self, const CallArgs& args) {
   if (!ParseArgs(kListSegments, args, given) || !FlagFrom(given[0], &all)) return nullptr;
   const Call call(self, "list_segments");
   if (!call) return nullptr;
+  if (call->is_dummy()) return RaiseRuntime("list_segments() is not available in dummy mode");
   std::vector<SegmentInfo> segments;
   {
     WithoutGil released;
@@ -200,6 +201,9 @@ PyObject* PoolTryAcquire(PyObject* self, const CallArgs& args) {
   }
   const Call call(self, kTryAcquire.method);
   if (!call) return nullptr;
+  if (call->is_dummy()) {
+    return RaiseRuntime("%s() is not available in dummy mode", kTryAcquire.method);
+  }
   const std::optional<MutableBytes> memory = call->LocalPoolTryAcquire(size);
   if (!memory.has_value()) Py_RETURN_NONE;
   return NewPoolLease(call.store(), *memory, size);

@@ -91,10 +91,34 @@ class MooncakeDistributedStore(TensorMethods, native.NativeStore):
         keyspace: str | None = None,
         worker_scope: str | None = None,
     ) -> int:
-        """Become a client of a standalone daemon. Not supported yet: raises ``RuntimeError``."""
-        raise RuntimeError(
-            f"setup_dummy({server_address!r}): dummy mode is not supported yet; use setup(...)"
-        )
+        """Become a client of a daemon (``mooncake-store-rs-client``) on this host.
+
+        The process is then no node of the cluster: the daemon reads and writes for it, and both
+        share memory. Registered buffers have to come from ``MooncakeHostMemAllocator``. After a
+        restart of the daemon the store connects again and registers its buffers by itself.
+
+        Args:
+            mem_pool_size, local_buffer_size: accepted for callers of ``setup``, and unused.
+            server_address: "host:port" of the daemon's ``--client-server-address``.
+            keyspace: the daemon's; else ``MC_STORE_RS_KEYSPACE``.
+            worker_scope: which clients share the hot cache; else the keyspace, else "worker-1".
+
+        Returns:
+            0. A store that is already set up is closed first.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong.
+            RuntimeError: the daemon is not there or refuses; the text says at which step and why.
+        """
+        del mem_pool_size, local_buffer_size
+        values = {"server_address": server_address}
+        for name, text in (("keyspace", keyspace), ("worker_scope", worker_scope)):
+            if text is not None:
+                values[name] = text
+        status = self._open_dummy(values, _settings.environment())
+        self.__dict__.pop("batch_put_from", None)
+        _log.info("connected to the daemon at %s", server_address)
+        return status
 
 
 def _fanout_width(environment: Mapping[str, str]) -> int:

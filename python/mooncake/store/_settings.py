@@ -43,25 +43,28 @@ def settings_of(
     args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The settings of one ``setup`` call and the environment to complete them from, as texts."""
-    environment = {
-        name: text for name, text in os.environ.items() if name.startswith(("MC_", "MOONCAKE_"))
-    }
+    variables = environment()
     if args and isinstance(args[0], Mapping):
         if len(args) > 1 or kwargs:
             raise TypeError("setup() takes either one dict or separate arguments, not both")
-        given = _from_dict(args[0], environment)
+        given = _from_dict(args[0], variables)
     else:
         given = _from_arguments(args, kwargs)
         for name in _DICT_ENVIRONMENT:
-            environment.pop(name, None)
+            variables.pop(name, None)
     for name in _REFUSED:
         if _is_true(given.pop(name, None)):
             raise TypeError(f"setup() does not support {name}={True!r}")
     for name in _IGNORED:
         given.pop(name, None)
-    _resolve_lease(given, environment)
+    _resolve_lease(given, variables)
     values = {name: _text(name, value) for name, value in given.items() if value is not None}
-    return values, environment
+    return values, variables
+
+
+def environment() -> dict[str, str]:
+    """The variables that settings may come from."""
+    return {n: text for n, text in os.environ.items() if n.startswith(("MC_", "MOONCAKE_"))}
 
 
 def _from_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

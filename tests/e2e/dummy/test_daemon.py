@@ -1,0 +1,143 @@
+"""The command line of mooncake-store-rs-client."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+PROGRAM = "mooncake-store-rs-client"
+
+
+def test_no_argument_prints_help_and_fails(run_program) -> None:
+    done = run_program()
+    assert done.returncode == 2
+    assert "usage:" in done.stderr
+    for argument in ("--help", "-h", "help"):
+        done = run_program(argument)
+        assert done.returncode == 0
+        assert "--client-server-address" in done.stdout
+        assert "--metadata-url" in done.stdout
+    assert PROGRAM in run_program("--version").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--lease-ttl-ms", "0"], "lease-ttl-ms"),
+        (["--scratch-bytes", "0"], "scratch"),
+        (["--storage-bytes", "0", "--label", "storage=true"], "storage"),
+        (["--route-topk", "1"], "route-topk"),
+        (["--cold-tier-id", "x"], "cold"),
+        (["--no-such-flag"], "no-such-flag"),
+        (["--stable-ids", "x"], "stable-id"),
+        (["--tenant"], "tenant"),
+        (["stray"], "stray"),
+        (["--metadata-url", "http://x"], "metadata"),
+        (["--trace-filter", "loud"], "trace-filter"),
+        (["--client-server-address", "127.0.0.1"], "port"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    run_program, arguments: list[str], named: str, sqlite_url: str
+) -> None:
+    base = ["--local-hostname", "127.0.0.1"]
+    if "--metadata-url" not in arguments:
+        base += ["--metadata-url", sqlite_url]
+    done = run_program(*base, *arguments)
+    assert done.returncode in (1, 2)
+    assert named.replace("-", "_") in done.stderr.replace("-", "_")
+
+
+def test_a_port_in_use_is_named(run_program, sqlite_url: str) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        done = run_program(
+            *("--local-hostname", "127.0.0.1", "--metadata-url", sqlite_url),
+            *("--client-server-address", address),
+        )
+    assert done.returncode == 1
+    assert address in done.stderr
+
+
+def test_flags_win_over_environment_and_that_over_the_file(
+    run_program, tmp_path: Path, sqlite_url: str
+) -> None:
+    config = tmp_path / "daemon.conf"
+    config.write_text(
+        "# A comment\n"
+        f"metadata-url = {sqlite_url}\n"
+        "tenant = from-file\ndomain = from-file\nobject_set = from-file\n"
+        "routed_writes = true\n"
+    )
+    done = run_program(
+        *("--config", str(config), "--print-config", "--tenant=flag", "--storage_bytes", "1MB"),
+        *("--label", "pool=a", "--label", "rack=7", "--local-hostname", "h"),
+        MC_STORE_RS_TENANT="environment",
+        MC_STORE_RS_DOMAIN="environment",
+        MC_STORE_RS_CLUSTER_SECRET="s3cret",
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "tenant = flag  # given" in lines
+    assert "domain = environment  # environment" in lines
+    assert "object_set = from-file  # given" in lines
+    assert "labels = pool=a,rack=7  # given" in lines
+    assert "global_segment_size = 1MB  # given" in lines
+    assert "routed_writes = true  # given" in lines
+    assert "local_buffer_size = 4MB  # given" in lines
+    assert "s3cret" not in done.stdout
+    config.write_text("tenants = x\n")
+    done = run_program(
+        "--config", str(config), "--local-hostname", "h", "--metadata-url", sqlite_url
+    )
+    assert done.returncode == 2
+    assert "line 1" in done.stderr
+
+
+def test_signals(start_daemon) -> None:
+    daemon = start_daemon("--stable-id", "d")
+    assert daemon.started("stable_id") == "d"
+    assert daemon.started("epoch") == "1"
+    assert daemon.started("metrics_addr") == "disabled"
+    socket_path = Path(daemon.started("socket"))
+    assert socket_path.exists()
+    assert socket_path.parent.stat().st_mode & 0o777 == 0o700
+    start = time.monotonic()
+    assert daemon.terminate() == 0
+    assert time.monotonic() - start < 10
+    assert not socket_path.exists()
+    assert f"{PROGRAM} stopped stable_id=d\n" in daemon.lines
+    # The name is free again, with the next epoch; SIGINT is as good.
+    daemon.start()
+    assert daemon.started("epoch") == "2"
+    daemon.process.send_signal(signal.SIGINT)
+    assert daemon.process.wait(10) == 0
+
+
+def test_stats_says_what_is_missing(run_program, port) -> None:
+    done = run_program("stats")
+    assert done.returncode == 2
+    assert "--server" in done.stderr
+    done = run_program("stats", "--server", f"127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert str(port) in done.stderr
+
+
+def test_stats_prints_what_the_server_says(run_program) -> None:
+    body = b'{"schema_version":1,"operations":[]}'
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = pool.submit(run_program, "stats", "--server", address, "--json")
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(4096).startswith(b"GET /stats HTTP/1.")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
+        assert done.result().stdout.strip().encode() == body
+        assert done.result().returncode == 0
