@@ -18,14 +18,17 @@ MIB = 1 << 20
 LONG = os.environ.get("MC_E2E_LONG", "") not in ("", "0")
 
 
-def eventually(check: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-    """The first true answer of ``check``; fails when there is none in time."""
+def eventually(
+    check: Callable[[], Any], timeout_s: float = 20.0, what: Callable[[], str] | None = None
+) -> Any:
+    """The first true answer of ``check``; fails when there is none in time, and says ``what``."""
     deadline = time.monotonic() + timeout_s
     while True:
         answer = check()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        late = time.monotonic() >= deadline
+        assert not late, f"not within {timeout_s} s" + (f": {what()}" if what else "")
         time.sleep(0.02)
 
 

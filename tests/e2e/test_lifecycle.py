@@ -25,7 +25,7 @@ ROUTER = {"global_segment_size": 0, "labels": {"storage": "false"}, "routed_writ
 # --- close() ----------------------------------------------------------------------------------
 
 
-def test_values_outlive_the_writer_without_storage(node: Callable[..., Any], redis: Any) -> None:
+def test_values_outlive_the_writer_without_storage(redis: Any, node: Callable[..., Any]) -> None:
     second = node(redis.url, **SMALL)
     writer = node(redis.url, **ROUTER)
     keys = [f"k{n}" for n in range(50)]
@@ -36,7 +36,7 @@ def test_values_outlive_the_writer_without_storage(node: Callable[..., Any], red
     assert newcomer.read_all(keys)["right"] == keys
 
 
-def test_local_values_leave_with_their_node_at_once(node: Callable[..., Any], redis: Any) -> None:
+def test_local_values_leave_with_their_node_at_once(redis: Any, node: Callable[..., Any]) -> None:
     first, second, third = (node(redis.url, **SMALL) for _ in range(3))
     keys = [f"k{n}" for n in range(100)]
     local = ReplicateConfig(prefer_local=True)
@@ -57,7 +57,7 @@ def test_local_values_leave_with_their_node_at_once(node: Callable[..., Any], re
 
 @pytest.mark.parametrize("fault", ["metadata gone", "metadata hung", "peers hung"])
 def test_close_is_bounded_whatever_is_broken(
-    node: Callable[..., Any], redis: Any, fault: str
+    redis: Any, node: Callable[..., Any], fault: str
 ) -> None:
     peer, leaver = (node(redis.url, **SMALL) for _ in range(2))
     assert leaver.put_all(["a", "b"]) == [0, 0] and peer.put_all(["c"]) == [0]
@@ -78,7 +78,7 @@ def test_close_is_bounded_whatever_is_broken(
 
 
 def test_a_restart_after_a_crash_takes_the_name_over_at_once(
-    node: Callable[..., Any], redis: Any
+    redis: Any, node: Callable[..., Any]
 ) -> None:
     other = node(redis.url, stable_id="other", **SMALL)
     for epoch in (1, 2, 3):
@@ -94,7 +94,7 @@ def test_a_restart_after_a_crash_takes_the_name_over_at_once(
 
 
 def test_a_live_holder_keeps_its_name(
-    spawn: Callable[[], Any], node: Callable[..., Any], settings: Callable[..., Any], redis: Any
+    redis: Any, spawn: Callable[[], Any], node: Callable[..., Any], settings: Callable[..., Any]
 ) -> None:
     holder = node(redis.url, stable_id="held", **SMALL)
     assert holder.put_all(["k"]) == [0]
@@ -109,7 +109,7 @@ def test_a_live_holder_keeps_its_name(
 
 
 def test_a_silent_holder_keeps_its_name_for_one_lease(
-    spawn: Callable[[], Any], node: Callable[..., Any], settings: Callable[..., Any], redis: Any
+    redis: Any, spawn: Callable[[], Any], node: Callable[..., Any], settings: Callable[..., Any]
 ) -> None:
     fast = {**SMALL, "lease_ttl_ms": 3000}
     holder = node(redis.url, stable_id="held", **fast)
@@ -128,7 +128,7 @@ def test_a_silent_holder_keeps_its_name_for_one_lease(
 
 
 def test_a_hundred_failed_setups_leave_nothing(
-    settings: Callable[..., Any], redis: Any, open_store: Callable[..., MooncakeDistributedStore]
+    redis: Any, settings: Callable[..., Any], open_store: Callable[..., MooncakeDistributedStore]
 ) -> None:
     open_store(redis.url, stable_id="holder", **SMALL)
     store, here = MooncakeDistributedStore(), ProcessView(os.getpid())
@@ -316,7 +316,7 @@ INTERRUPTED = """
 """
 
 
-def test_a_second_interrupt_ends_a_long_call(node: Callable[..., Any], redis: Any) -> None:
+def test_a_second_interrupt_ends_a_long_call(redis: Any, node: Callable[..., Any]) -> None:
     owner = node(redis.url, stable_id="owner", **SMALL)
     assert owner.put_all(["k"]) == [0]
     program = subprocess.Popen(
@@ -369,9 +369,9 @@ def rate_beside(call: Callable[[], Any]) -> float:
 
 @pytest.mark.parametrize("name", ["put", "get", "get_buffer", "put_from", "get_into"])
 def test_another_thread_goes_on_during_a_big_call(
+    redis: Any,
     node: Callable[..., Any],
     open_store: Callable[..., MooncakeDistributedStore],
-    redis: Any,
     name: str,
 ) -> None:
     size = 64 * MIB

@@ -72,7 +72,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(node: Callable[..., Any], redis: Any) -> Cluster:
+def cluster(redis: Any, node: Callable[..., Any]) -> Cluster:
     return Cluster(node, redis)
 
 
@@ -117,7 +117,7 @@ def test_cut_connections_fail_no_request(cluster: Cluster, node: Callable[..., A
 
 
 def test_a_lease_that_lapsed_while_the_service_was_away_is_no_death(
-    node: Callable[..., Any], redis: Any
+    redis: Any, node: Callable[..., Any]
 ) -> None:
     """A member that dies during an outage is gone once the service is back."""
     stays = node(redis.url, stable_id="stays", **FAST)
@@ -141,7 +141,7 @@ def test_a_lease_that_lapsed_while_the_service_was_away_is_no_death(
 
 
 def test_clients_wait_for_a_service_that_comes_late(
-    spawn: Callable[[], Any], settings: Callable[..., Any], redis: Any
+    redis: Any, spawn: Callable[[], Any], settings: Callable[..., Any]
 ) -> None:
     redis.stop()
     clients = [spawn() for _ in range(4)]
@@ -158,7 +158,7 @@ def test_clients_wait_for_a_service_that_comes_late(
 
 
 def test_a_password_and_a_database_survive_reconnection(
-    node: Callable[..., Any], redis: Any
+    redis: Any, node: Callable[..., Any]
 ) -> None:
     redis.command("CONFIG", "SET", "requirepass", "s3cret:/@")
     url = f"redis://:s3cret%3A%2F%40@127.0.0.1:{redis.port}/3"
@@ -181,7 +181,7 @@ def test_a_password_and_a_database_survive_reconnection(
     assert int(redis.command(*login, "-n", "3", "DBSIZE")) > 0
 
 
-def test_an_idle_node_asks_little(node: Callable[..., Any], redis: Any) -> None:
+def test_an_idle_node_asks_little(redis: Any, node: Callable[..., Any]) -> None:
     node(redis.url, global_segment_size=8 * MIB, local_buffer_size=MIB)
 
     def commands() -> int:
