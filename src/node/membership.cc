@@ -211,11 +211,12 @@ void Membership::RefreshOnce() {
       .Increment();
   if (status.ok()) {
     DropUnconfirmed();
-    frozen_.store(false);
   } else {
     obs::LogRateLimited(obs::LogLevel::kWarning, "membership.refresh",
                         "membership not refreshed: " + status.error().ToString());
   }
+  // Also when the service did not answer: then nothing can have moved since it went away.
+  frozen_.store(false);
   fetches_done_.store(started);
   fetched_->Set();
 }
@@ -357,7 +358,7 @@ void Membership::TickLoop() {
 bool Membership::Frozen() const {
   if (frozen_.load(std::memory_order_relaxed)) return true;
   const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
-  const uint64_t limit_ms = std::max(options_.lease_ttl_ms / 2, 4 * kTickMs);
+  const uint64_t limit_ms = std::max(options_.lease_ttl_ms * 3 / 4, 4 * kTickMs);
   return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&
          runtime_.NowMs() > last_ms + limit_ms;
 }

@@ -117,7 +117,7 @@ class Membership {
   std::atomic<uint64_t> fetches_started_{0};
   std::atomic<uint64_t> fetches_done_{0};
   std::atomic<uint64_t> last_tick_ms_{0};  // Of the ticker; old: the process stood still.
-  std::atomic<bool> frozen_{false};        // It did, and no refresh has succeeded since.
+  std::atomic<bool> frozen_{false};        // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> stop_{false};
