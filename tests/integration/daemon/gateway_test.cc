@@ -65,8 +65,8 @@ TEST_F(GatewayTest, ValuesOfOtherNodesAreReadAndWritten) {
   const RangeItem range{keys[9], 1234, MutableBytesAt(piece.data(), 100)};
   EXPECT_EQ(store->GetRanges({&range, 1}, {})[0].value_or(0), 100u);
   EXPECT_EQ(piece, ValueOf(keys[9], kSize).substr(1234, 100));
-  // More than the scratch memory's first chunk, and more than any chunk.
-  const std::string large = ValueOf("large", 60 * kMiB);
+  // Below the high watermark of one segment, or it would be evicted at once.
+  const std::string large = ValueOf("large", 50 * kMiB);
   EXPECT_FALSE(store->Put("too large", BytesOf(std::string(65 * kMiB, 'x'))).ok());
   EXPECT_EQ(store->RemoveAll().value_or(0), 128u);
   ASSERT_TRUE(store->Put("large", BytesOf(large)).ok());
