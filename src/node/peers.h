@@ -62,6 +62,9 @@ class Peers {
     return std::move(AskMany<ReplyMessage, RequestMessage>(peers, type, requests, deadline_ms)[0]);
   }
 
+  // Drops the kept connections to a node that is gone.
+  void Forget(std::string_view endpoint) { transport_.Forget(endpoint); }
+
   // Identifies this request for deduplication; reads leave the sequence 0.
   void FillOrigin(bool changes_something, v1::Origin* origin);
 

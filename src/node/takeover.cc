@@ -209,6 +209,7 @@ void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& afte
   std::set<NameIndex> removed;
   for (const routing::ViewNode& node : before.nodes()) {
     if (after.Find(node.lease.id) != routing::kNoNode) continue;
+    core.peers.Forget(node.lease.endpoint);
     if (auto name = core.names.IndexOf(node.lease.id.ToString())) removed.insert(*name);
   }
   removed.erase(kSelf);
