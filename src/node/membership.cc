@@ -234,8 +234,9 @@ Status Membership::FetchView() {
     unconfirmed_.erase(id);
     members_.erase(id);
   }
-  if (changes.full && since > 0) KeepUnconfirmed(previous);
-  Install(changes.revision);
+  if (changes.full && !previous.empty()) KeepUnconfirmed(previous);
+  // A service without memory starts low; views and the terms of slots never go back.
+  Install(std::max(changes.revision, view()->revision()));
   return Ok();
 }
 
