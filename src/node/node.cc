@@ -67,11 +67,11 @@ Status Node::Open() {
   service_.Open(*core_);
   membership_->Start(
       [this](const ViewPtr& before, const ViewPtr& after) { ApplyView(*core_, *before, *after); });
+  MC_RETURN_IF_ERROR(SetState(config_.initial_state));
   if (config_.initial_state == NodeState::kStandby) {
     handoff_watch_ = ports_.runtime.Spawn("mc-handoff", [this] { WatchHandoff(); });
     return Ok();
   }
-  MC_RETURN_IF_ERROR(SetState(config_.initial_state));
   // The others would learn of it within a second; a read right after the join must not wait.
   TellAll(membership_->view()->revision());
   return Ok();
@@ -80,8 +80,8 @@ Status Node::Open() {
 Status Node::JoinCluster() {
   LeaseRecord record;
   record.id.stable_id = config_.stable_id;
-  // Nobody calls a standby; it becomes what was asked for once it can answer.
-  record.state = NodeState::kStandby;
+  // Nobody calls an offline node; it becomes what was asked for once it can answer.
+  record.state = NodeState::kOffline;
   record.endpoint = endpoint_;
   record.host = config_.host_id;
   record.pid = config_.pid;
