@@ -181,6 +181,7 @@ void Node::Close() {
   if (closed_.exchange(true)) return;
   gate_.Close();
   const uint64_t limit_ms = ports_.runtime.NowMs() + kCallersLeaveMs;
+  if (peers_) peers_->EndBy(limit_ms + kCallersLeaveMs);  // Not held up by a silent peer.
   while (gate_.inside() > 0 && ports_.runtime.NowMs() < limit_ms) ports_.runtime.SleepMs(1);
   handoff_stop_->Set();
   if (handoff_watch_) handoff_watch_->Join();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace mooncake::node {
 
 Result<std::span<const MutableBytes>> MessageReply::OnReply(std::string_view message,
@@ -40,7 +42,7 @@ void Peers::CallMany(std::span<PeerCall> calls) {
     out.type = static_cast<uint16_t>(call.type);
     out.message = call.message;
     out.payload = call.payload;
-    out.deadline_ms = call.deadline_ms;
+    out.deadline_ms = std::min(call.deadline_ms, last_deadline_ms_.load());
     out.observer = call.observer;
     sent.push_back(i);
   }

@@ -65,6 +65,9 @@ class Peers {
   // Drops the kept connections to a node that is gone.
   void Forget(std::string_view endpoint) { transport_.Forget(endpoint); }
 
+  // From now on no call lasts longer than this, whatever its own deadline: the node is closing.
+  void EndBy(uint64_t deadline_ms) { last_deadline_ms_.store(deadline_ms); }
+
   // Identifies this request for deduplication; reads leave the sequence 0.
   void FillOrigin(bool changes_something, v1::Origin* origin);
 
@@ -74,6 +77,7 @@ class Peers {
   Membership& membership_;
   const uint64_t stall_ms_;
   std::atomic<uint64_t> next_sequence_{1};
+  std::atomic<uint64_t> last_deadline_ms_{UINT64_MAX};
 };
 
 template <typename ReplyMessage, typename RequestMessage>
