@@ -48,6 +48,9 @@ std::string NameTable::NameOf(NameIndex index) const {
 }
 
 std::optional<ScopeTable::Entry> ScopeTable::Intern(const routing::Scope& scope) {
+  if (scope.tenant.size() + scope.domain.size() + scope.object_set.size() > kScopeSizeMax) {
+    return std::nullopt;
+  }
   const std::string text = routing::ScopeText(scope);
   base::MutexLock lock(mu_);
   if (auto found = index_.find(text); found != index_.end()) return found->second;

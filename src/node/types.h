@@ -83,6 +83,9 @@ class NameTable {
   std::vector<std::string> names_ MC_GUARDED_BY(mu_);
 };
 
+// Of the three fields of a scope together; peers and callers can name no larger one.
+inline constexpr size_t kScopeSizeMax = 4096;
+
 // Small stable numbers for scopes, with the hash seed of each. Append-only, bounded.
 // Thread-safe.
 class ScopeTable {
@@ -91,7 +94,7 @@ class ScopeTable {
     ScopeIndex index = 0;
     uint64_t seed = 0;
   };
-  // nullopt: the table is full (kScopesMax).
+  // nullopt: the table is full (kScopesMax), or the scope is too large.
   std::optional<Entry> Intern(const routing::Scope& scope);
   routing::Scope ScopeOf(ScopeIndex index) const;
 
