@@ -4,12 +4,16 @@
 #include <map>
 #include <utility>
 
+#include "node/wire.h"
+
 namespace mooncake::node {
 
 namespace {
 constexpr uint64_t kWaitMinMs = 1;
 constexpr uint64_t kWaitMaxMs = 25;
 constexpr uint64_t kRefreshWaitMs = 2'000;
+// Of one message; half of what a transport takes leaves room for the columns beside the keys.
+constexpr uint64_t kKeyBytesPerMessageMax = kMessageSizeMax / 2;
 
 // The view to start with: not one from before this process stood still.
 ViewPtr TakeView(Core& core, uint64_t deadline_ms) {
@@ -29,8 +33,12 @@ Rounds::Rounds(Core& core, uint64_t deadline_ms)
 std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
                                           std::span<const uint32_t> items,
                                           std::span<const uint64_t> sizes) {
-  std::map<routing::NodeIndex, size_t> open;  // The group of a node that still takes items.
-  std::map<routing::NodeIndex, uint64_t> bytes;
+  struct Open {  // The group of a node that still takes items.
+    size_t group = 0;
+    uint64_t payload_bytes = 0;
+    uint64_t key_bytes = 0;
+  };
+  std::map<routing::NodeIndex, Open> open;
   std::vector<AuthorityGroup> groups;
   const routing::NodeIndex self = view_->FindName(core_.membership.self_name());
   for (uint32_t item : items) {
@@ -42,16 +50,19 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
       continue;
     }
     const uint64_t size = sizes.empty() ? 0 : sizes[item];
-    auto [found, fresh] = open.try_emplace(ranks[0], groups.size());
-    const bool full = !fresh && (groups[found->second].items.size() >= 8192 ||
-                                 bytes[ranks[0]] + size > (1ULL << 30));
+    const uint64_t key_size = refs[item].key.size();
+    auto [found, fresh] = open.try_emplace(ranks[0]);
+    Open& last = found->second;
+    const bool full = !fresh && (groups[last.group].items.size() >= kItemsPerMessageMax ||
+                                 last.payload_bytes + size > kPayloadPerMessageMax ||
+                                 last.key_bytes + key_size > kKeyBytesPerMessageMax);
     if (fresh || full) {
-      found->second = groups.size();
+      last = {groups.size(), 0, 0};
       groups.push_back({ranks[0], {}});
-      bytes[ranks[0]] = 0;
     }
-    groups[found->second].items.push_back(item);
-    bytes[ranks[0]] += size;
+    groups[last.group].items.push_back(item);
+    last.payload_bytes += size;
+    last.key_bytes += key_size;
   }
   return groups;
 }
@@ -90,6 +101,8 @@ bool Rounds::Again() {
     // Its slots move once the metadata service has heard of it. No longer than that.
     const uint64_t limit = core_.options.takeover_wait_ms;
     if (suspected_for_ms_ > limit || now_ms - first_failure_ms_ > limit) return false;
+  } else {
+    first_failure_ms_ = 0;  // All have answered since: the next failure is another one.
   }
   const uint64_t wait_ms =
       std::min({kWaitMinMs << std::min(round_, 5), kWaitMaxMs, deadline_ms_ - now_ms});

@@ -26,8 +26,9 @@ class Rounds {
   uint64_t deadline_ms() const { return deadline_ms_; }
 
   // Groups `items` by the authority of `refs[item]`, in frames of at most kItemsPerMessageMax
-  // items and about kPayloadPerMessageMax of `sizes` (empty: no payload). Items whose authority
-  // is this node or nobody are noted as to be tried again and left out.
+  // items, about kPayloadPerMessageMax of `sizes` (empty: no payload) and no more keys than a
+  // message takes. Items whose authority is this node or nobody are noted as to be tried again
+  // and left out.
   std::vector<AuthorityGroup> Group(std::span<const KeyRef> refs, std::span<const uint32_t> items,
                                     std::span<const uint64_t> sizes);
 
