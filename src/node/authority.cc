@@ -35,6 +35,15 @@ ItemCode RemoveRoute(Core& core, const KeyRef& ref) {
   return kItemOk;
 }
 
+ItemCode DropReplica(Core& core, const KeyRef& ref, const Place& replica, Version* version) {
+  const ItemCode code = core.routes.Check(ref, replica, true, version);
+  if (code != kItemOk) return code;
+  Route left;
+  if (core.routes.Lookup(ref, &left, nullptr) != kItemOk) left = {.version = *version};
+  core.outbox.Mirror(ref, std::move(left));
+  return kItemOk;
+}
+
 uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope) {
   return core.routes.RemoveScope(scope, [&core](const KeyRef& ref, const Superseded& superseded) {
     core.outbox.Mirror(ref, {.version = superseded.version});

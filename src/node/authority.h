@@ -14,6 +14,10 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
 // Removes the route and gives its replicas back.
 ItemCode RemoveRoute(Core& core, const KeyRef& ref);
 
+// Takes one replica out of the key's route, and the route with its last one. Codes as of
+// RouteTable::Check.
+ItemCode DropReplica(Core& core, const KeyRef& ref, const Place& replica, Version* version);
+
 // Removes all routes of a scope that this node serves; returns how many.
 uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope);
 

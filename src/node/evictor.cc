@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "node/outbox.h"
+#include "node/authority.h"
 
 namespace mooncake::node {
 
@@ -77,10 +77,8 @@ uint64_t Evictor::EvictServed(std::vector<ExtentPin>* victims) {
   std::vector<ExtentPin> routed;
   for (ExtentPin& victim : *victims) {
     Version version = 0;
-    const KeyRef ref = victim->ref();
-    const ItemCode code = core_->routes.Check(ref, victim->place(), true, &version);
+    const ItemCode code = DropReplica(*core_, victim->ref(), victim->place(), &version);
     const bool ours = code == kItemOk || code == CodeOf(ErrorCode::kNotFound);
-    if (code == kItemOk) core_->outbox.Mirror(ref, {.version = version});
     (ours ? served : routed).push_back(std::move(victim));
   }
   victims->swap(routed);
