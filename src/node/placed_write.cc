@@ -68,7 +68,9 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
   std::vector<uint32_t> written;
   for (uint32_t i : writable) {
     Copies& copies = copies_[i];
-    if (copies.places.empty() && copies.placement.copies > 0) {
+    const bool written_somewhere = !copies.places.empty() || copies.placement.copies == 0;
+    if (!written_somewhere || !HardOnesHold(copies)) {
+      GiveBack(i);
       Error error = last_error_;
       error.context = fmt::format("{}: {} bytes: {}", items_[i].ref.key.substr(0, 128),
                                   items_[i].size, error.context);
@@ -81,6 +83,21 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
     written.push_back(i);
   }
   Publish(std::move(written), statuses);
+}
+
+bool PlacedWrite::HardOnesHold(const Copies& copies) const {
+  const Placement& placement = copies.placement;
+  size_t held = 0;
+  for (uint32_t c = 0; c < placement.hard; ++c) {
+    const routing::NodeIndex node = placement.candidates[c].node;
+    const auto owner =
+        node == routing::kNoNode
+            ? kSelf
+            : core_.names.IndexOf(rounds_.view()->node(node).lease.id.ToString());
+    held += std::any_of(copies.places.begin(), copies.places.end(),
+                        [&](const Place& place) { return place.owner == owner; });
+  }
+  return held >= std::min(placement.copies, placement.hard);
 }
 
 void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
@@ -210,7 +227,8 @@ Route PlacedWrite::RouteOf(uint32_t i) const {
 
 void PlacedWrite::Published(uint32_t i, Version version) {
   Copies& copies = copies_[i];
-  if (copies.own) core_.extents.Commit(*copies.own, version);
+  // With if_absent the version may be that of another value: the authority's notice decides.
+  if (copies.own && !options_.if_absent) core_.extents.Commit(*copies.own, version);
 }
 
 void PlacedWrite::GiveBack(uint32_t i) {

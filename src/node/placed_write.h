@@ -35,6 +35,8 @@ class PlacedWrite {
   };
 
   void WriteCopies(const std::vector<uint32_t>& indices);
+  // As many copies as hard preferences allow are where these want them.
+  bool HardOnesHold(const Copies& copies) const;
   bool WriteOwn(uint32_t i, const std::string& segment);
   void WriteRemote(const std::vector<Target>& targets);
   std::string WriteMessage(const Target& target);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 namespace mooncake::node {
 
@@ -64,6 +66,17 @@ class Chooser {
   std::vector<Candidate> candidates_;
 };
 
+// What no view can satisfy.
+Error CheckPolicy(const ReplicateConfig& replicate) {
+  if (replicate.replica_num == 0) return InvalidState("replica_num 0: expected at least 1");
+  std::set<std::string_view> names;
+  for (const std::string& segment : replicate.preferred_segments) {
+    if (names.insert(segment).second) continue;
+    return Conflict(fmt::format("preferred_segment '{}' is named twice", segment));
+  }
+  return {};
+}
+
 Error AddPreferredSegments(const ReplicateConfig& replicate, Chooser* chooser) {
   for (const std::string& segment : replicate.preferred_segments) {
     const size_t before = chooser->size();
@@ -84,7 +97,9 @@ Error AddPreferredSegments(const ReplicateConfig& replicate, Chooser* chooser) {
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
                    const ReplicateConfig* replicate, bool skip_authority) {
   Placement placement;
-  placement.copies = replicate != nullptr ? std::max(1u, replicate->replica_num)
+  if (replicate != nullptr) placement.refused = CheckPolicy(*replicate);
+  if (placement.refused.code != ErrorCode::kOk) return placement;
+  placement.copies = replicate != nullptr ? replicate->replica_num
                                           : std::max(1u, core.options.replica_count);
   Chooser chooser(core, view);
   if (!core.options.routed_writes) {
@@ -96,8 +111,8 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   if (replicate != nullptr) {
     placement.refused = AddPreferredSegments(*replicate, &chooser);
     if (placement.refused.code != ErrorCode::kOk) return placement;
-    const bool hard = !replicate->preferred_segments.empty() && !replicate->with_soft_pin;
-    if (hard && chooser.size() >= placement.copies) {
+    if (!replicate->with_soft_pin) placement.hard = static_cast<uint32_t>(chooser.size());
+    if (placement.hard > 0 && placement.hard >= placement.copies) {
       placement.candidates = chooser.Take();
       return placement;
     }

@@ -17,7 +17,10 @@ struct Candidate {
 struct Placement {
   std::vector<Candidate> candidates;  // Distinct nodes.
   uint32_t copies = 1;
-  Error refused;  // A hard preference that nothing satisfies; else kOk.
+  // The first so many candidates are hard preferences: as many copies as they allow have to be
+  // on them.
+  uint32_t hard = 0;
+  Error refused;  // A policy that makes no sense or that nothing satisfies; else kOk.
 };
 
 // `skip_authority`: it has just said that it has no room.

@@ -78,7 +78,7 @@ class PutOp {
     if (policy == nullptr) return core_.options.replica_count <= 1;
     const bool local =
         (policy->prefer_local || policy->prefer_alloc_in_same_node) && core_.extents.has_segments();
-    return policy->replica_num <= 1 && policy->preferred_segments.empty() &&
+    return policy->replica_num == 1 && policy->preferred_segments.empty() &&
            policy->preferred_storage_owners.empty() && !local;
   }
 
