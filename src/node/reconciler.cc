@@ -12,8 +12,9 @@ constexpr uint64_t kCheckTimeoutMs = 3'000;
 constexpr uint64_t kGraceMs = 10'000;  // Beyond the longest request of a writer.
 }  // namespace
 
-Reconciler::Reconciler(Runtime& runtime, Metrics& metrics)
+Reconciler::Reconciler(Runtime& runtime, Metrics& metrics, uint64_t lease_ttl_ms)
     : runtime_(runtime),
+      period_ms_(std::clamp<uint64_t>(lease_ttl_ms / 6, 4, kPeriodMsMax)),
       orphans_(metrics.GetCounter("orphan_extents_total", {})),
       work_(runtime.NewEvent()) {}
 
@@ -31,21 +32,33 @@ void Reconciler::Stop() {
 
 void Reconciler::Loop() {
   while (!stop_.load()) {
-    work_->WaitUntil(runtime_.NowMs() + kPeriodMs - runtime_.Random() % (kPeriodMs / 4));
+    work_->WaitUntil(runtime_.NowMs() + period_ms_ - runtime_.Random() % (period_ms_ / 4));
     if (!stop_.load()) RunOnce();
   }
 }
 
+void Reconciler::NoteDepartures() {
+  const ViewPtr view = core_->view();
+  const ViewPtr last = std::exchange(last_view_, view);
+  if (whole_rounds_ > 0) --whole_rounds_;
+  if (!last || last == view) return;
+  const auto left = [&](const routing::ViewNode& node) {
+    return view->Find(node.lease.id) == routing::kNoNode;
+  };
+  if (std::any_of(last->nodes().begin(), last->nodes().end(), left)) whole_rounds_ = kWholeRounds;
+}
+
 void Reconciler::RunOnce() {
   const uint64_t now_ms = runtime_.NowMs();
+  NoteDepartures();
   std::vector<ExtentPin> doubtful;
   for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
     const size_t ahead =
         (shard + ExtentStore::kIndexShards - next_shard_) % ExtentStore::kIndexShards;
     for (ExtentPin& extent : core_->extents.ShardExtents(shard)) {
-      const bool old = now_ms - std::min(now_ms, extent->created_ms()) >= kReservedAgeMs;
+      const bool old = now_ms - std::min(now_ms, extent->created_ms()) >= period_ms_;
       const bool reserved = extent->state() == ExtentState::kReserved && old;
-      const bool turn = ahead < kLiveShardsPerRound && old;
+      const bool turn = (ahead < kLiveShardsPerRound || whole_rounds_ > 0) && old;
       if (reserved || turn) doubtful.push_back(std::move(extent));
     }
     if (stop_.load()) return;

@@ -3,7 +3,8 @@
 //  - Reserved extents: a writer that died, or a publish whose outcome is unknown. After a while
 //    the authority is asked: named ones become live, others go once their writer's lease or its
 //    longest request is over.
-//  - Live extents, a part of them each round: those that the authority does not name go.
+//  - Live extents, a part of them each round: those that the authority does not name go. All of
+//    them after a node has left: it may have taken notices about them along.
 //  - Routes whose owner has been out of the view for two rounds go.
 #pragma once
 
@@ -17,29 +18,35 @@ namespace mooncake::node {
 
 class Reconciler {
  public:
-  Reconciler(Runtime& runtime, Metrics& metrics);
+  // Rounds are so frequent that what a dead node leaves behind is gone within one lease.
+  Reconciler(Runtime& runtime, Metrics& metrics, uint64_t lease_ttl_ms);
   void Start(Core& core);
   void Stop();
   // One round now; for tests and orderly ends.
   void RunOnce();
 
  private:
-  static constexpr uint64_t kPeriodMs = 5'000;
-  static constexpr uint64_t kReservedAgeMs = 5'000;
+  static constexpr uint64_t kPeriodMsMax = 5'000;
   static constexpr size_t kLiveShardsPerRound = 4;
+  // The first can come before the slots of the node that left are taken over.
+  static constexpr int kWholeRounds = 3;
   void Loop();
+  void NoteDepartures();
   void CheckExtents(const std::vector<ExtentPin>& extents);
   void Judge(const ExtentPin& extent, ItemCode code, Version version);
   bool WriterGone(const Extent& extent, const routing::ClusterView& view) const;
   void SweepOwners();
 
   Runtime& runtime_;
+  const uint64_t period_ms_;
   Counter& orphans_;
   Core* core_ = nullptr;  // Constant after Start.
   std::unique_ptr<Event> work_;
   std::unique_ptr<Thread> thread_;
   std::atomic<bool> stop_{false};
   size_t next_shard_ = 0;               // Reconciler thread only.
+  int whole_rounds_ = 0;                // Likewise: rounds to come that look at everything.
+  ViewPtr last_view_;                   // Likewise: of the last round.
   std::set<NameIndex> missing_owners_;  // Likewise: not in the view last round.
 };
 
