@@ -139,15 +139,10 @@ void ServeCheck(Core& core, const v1::CheckRequest& request, v1::CheckReply* rep
     *valid = ReadKeyedRoute(wire, scopes, core.names, &keyed) && keyed.route.replicas.size() == 1;
     if (!*valid) return;
     Version version = 0;
-    const ItemCode code =
-        core.routes.Check(keyed.ref, keyed.route.replicas[0], request.drop(), &version);
-    reply->add_codes(code);
+    const Place& extent = keyed.route.replicas[0];
+    reply->add_codes(request.drop() ? DropReplica(core, keyed.ref, extent, &version)
+                                    : core.routes.Check(keyed.ref, extent, false, &version));
     reply->add_versions(version);
-    if (request.drop() && code == kItemOk) {
-      Route left;
-      if (core.routes.Lookup(keyed.ref, &left, nullptr) != kItemOk) left = {.version = version};
-      core.outbox.Mirror(keyed.ref, std::move(left));
-    }
   }
   reply->set_revision(core.view()->revision());
 }
@@ -170,10 +165,11 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
   const std::vector<bool> wanted = SlotSet(request.slots());
   *valid = !wanted.empty();
   if (!*valid) return;
-  core.membership.RefreshSoon();  // Somebody knows a newer view.
   if (request.cursor() == 0) {
     const std::vector<routing::Slot> slots(request.slots().begin(), request.slots().end());
     for (routing::Slot slot : core.routes.Fence(slots)) reply->add_served(slot);
+    // Somebody knows a newer view. Or an older one: then the slots have to come back.
+    core.membership.ReapplySoon();
   }
   ScopeColumn scopes(core.scopes, reply->mutable_scopes());
   size_t shard = request.cursor();

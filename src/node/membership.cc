@@ -134,10 +134,28 @@ Status Membership::Renew() {
   const LeaseRecord record = this->record();
   auto renewed = metadata_.Renew(record, options_.lease_ttl_ms);
   if (!renewed) return std::move(renewed).error();
-  if (renewed->recreated || renewed->was_suspect || renewed->revision > view()->revision()) {
+  if (renewed->recreated) RestorePolicy();
+  if (renewed->recreated || renewed->was_suspect) {
+    lease_was_lost_.store(true);
+    ReapplySoon();
+  } else if (renewed->revision > view()->revision()) {
     RefreshSoon();
   }
   return Ok();
+}
+
+void Membership::KeepPolicy(const RoutePolicy& policy) {
+  base::MutexLock lock(mu_);
+  policy_ = policy;
+}
+
+void Membership::RestorePolicy() {
+  std::optional<RoutePolicy> policy;
+  {
+    base::MutexLock lock(mu_);
+    policy = policy_;
+  }
+  if (policy) (void)metadata_.PutRoutePolicyIfAbsent(*policy);  // Else the next node does it.
 }
 
 Status Membership::HeartbeatNow() { return Renew(); }
@@ -200,13 +218,17 @@ void Membership::RefreshLoop() {
 void Membership::RefreshOnce() {
   const uint64_t started = fetches_started_.fetch_add(1) + 1;
   ReportSuspicions();
+  const bool reapply = reapply_.exchange(false);
   auto revision = metadata_.Poll();
   Status status = Ok();
   if (!revision) {
     status = std::move(revision).error();
   } else if (*revision != view()->revision()) {
     status = FetchView();
+  } else if (reapply) {
+    Install(*revision);
   }
+  if (reapply && !status) reapply_.store(true);  // At the next poll.
   metrics_.GetCounter("membership_refresh_total", {{"result", status.ok() ? "ok" : "error"}})
       .Increment();
   if (status.ok()) {
@@ -224,6 +246,13 @@ void Membership::RefreshOnce() {
 Status Membership::FetchView() {
   const uint64_t since = members_.empty() ? 0 : view()->revision();
   MC_TRY(MembershipChanges changes, metadata_.ReadChanges(since));
+  const bool in_force = changes.full && since > 0;  // A view that a whole list is to replace.
+  const bool known = std::any_of(changes.leases.begin(), changes.leases.end(),
+                                 [&](const LeaseRecord& lease) { return lease.id == self(); });
+  if (in_force && !known) beat_->Set();
+  if (in_force && changes.leases.empty()) {
+    return MetadataError("the metadata service lost its data; registering again");
+  }
   std::map<NodeId, LeaseRecord> previous;
   if (changes.full) previous.swap(members_);
   for (LeaseRecord& lease : changes.leases) {
@@ -295,6 +324,11 @@ bool Membership::RefreshTo(uint64_t revision, uint64_t deadline_ms) {
 }
 
 void Membership::RefreshSoon() { refresh_->Set(); }
+
+void Membership::ReapplySoon() {
+  reapply_.store(true);
+  refresh_->Set();
+}
 
 void Membership::Suspect(const NodeId& id) {
   const uint64_t now_ms = runtime_.NowMs();

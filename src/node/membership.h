@@ -71,6 +71,8 @@ class Membership {
   bool RefreshTo(uint64_t revision, uint64_t deadline_ms);
   // Asks without waiting.
   void RefreshSoon();
+  // The same, and `on_view` runs in any case: also with the view in force, if that is the newest.
+  void ReapplySoon();
 
   // Data-path evidence.
   void Suspect(const NodeId& id);
@@ -85,6 +87,11 @@ class Membership {
   // Waits for that look if needed, at most until `deadline_ms`. Cheap when not frozen.
   void AwaitThaw(uint64_t deadline_ms);
   NodeState state() const { return state_.load(std::memory_order_relaxed); }
+  // Whether, since the last call, the service has said that this node's lease was lost or that
+  // others had given it up: somebody else may have served its slots.
+  bool TakeLeaseLoss() { return lease_was_lost_.exchange(false); }
+  // The policy to restore should the service lose it.
+  void KeepPolicy(const RoutePolicy& policy);
 
  private:
   struct Suspicion {
@@ -95,6 +102,7 @@ class Membership {
   void HeartbeatLoop();
   void RefreshLoop();
   Status Renew();
+  void RestorePolicy();
   void RefreshOnce();
   Status FetchView();
   void Install(uint64_t revision);
@@ -120,6 +128,8 @@ class Membership {
   std::atomic<bool> frozen_{false};        // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<int> suspect_count_{0};
+  std::atomic<bool> lease_was_lost_{false};
+  std::atomic<bool> reapply_{false};
   std::atomic<bool> stop_{false};
 
   std::map<NodeId, LeaseRecord> members_;  // Refresher thread only (and Join).
@@ -130,6 +140,7 @@ class Membership {
 
   mutable base::Mutex mu_;
   LeaseRecord record_ MC_GUARDED_BY(mu_);
+  std::optional<RoutePolicy> policy_ MC_GUARDED_BY(mu_);
   std::map<NodeId, Suspicion> suspicions_ MC_GUARDED_BY(mu_);
 
   std::unique_ptr<Event> beat_;     // Set: renew now.

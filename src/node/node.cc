@@ -56,7 +56,8 @@ Status Node::Open() {
                                    config_.options.stall_timeout_ms);
   evictor_ = std::make_unique<Evictor>(ports_.runtime, ports_.metrics);
   outbox_ = std::make_unique<Outbox>(ports_.runtime, ports_.metrics);
-  reconciler_ = std::make_unique<Reconciler>(ports_.runtime, ports_.metrics);
+  reconciler_ = std::make_unique<Reconciler>(ports_.runtime, ports_.metrics,
+                                             config_.membership.lease_ttl_ms);
   core_ = std::make_unique<Core>(Core{config_.options, ports_.runtime, ports_.metrics, *membership_,
                                       *peers_, *names_, scopes_, extents_, routes_, dedup_,
                                       *evictor_, *outbox_});
@@ -120,6 +121,7 @@ Status Node::CheckPolicy() {
   wanted.created_by = membership_->self_name();
   wanted.created_at_ms = ports_.runtime.WallMs();
   MC_TRY(RoutePolicy policy, ports_.metadata.PutRoutePolicyIfAbsent(wanted));
+  membership_->KeepPolicy(policy);
   if (policy.route_topk == wanted.route_topk && policy.route_control == wanted.route_control) {
     return Ok();
   }

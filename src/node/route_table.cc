@@ -176,49 +176,13 @@ bool RouteTable::Serves(Slot slot) const {
   return InfoOf(shard, slot).state == SlotState::kServing;
 }
 
-void RouteTable::HoldPins(const std::vector<bool>& slots, bool hold) {
-  std::vector<ExtentPin> dropped;  // Destroyed without a lock.
-  for (size_t i = 0; i < kShards; ++i) {
-    Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu_);
-    for (auto it = shard.entries.begin(); it != shard.entries.end();) {
-      Entry& entry = it->second;
-      std::vector<Place>& replicas = entry.route.replicas;
-      if (!slots[routing::SlotOf(it->first)]) {
-        ++it;
-        continue;
-      }
-      if (!hold && entry.local) {
-        replicas.push_back(entry.local->place());
-        dropped.push_back(std::move(entry.local));
-      } else if (hold) {
-        for (const Place& place : replicas) {
-          if (place.owner == kSelf) AdoptLocalLocked(entry, place);
-        }
-        std::erase_if(replicas, [](const Place& place) { return place.owner == kSelf; });
-      }
-      const bool empty = replicas.empty() && !entry.local;
-      if (empty) count_.fetch_sub(1, std::memory_order_relaxed);
-      it = empty ? shard.entries.erase(it) : std::next(it);
-    }
-  }
-}
-
 std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
   std::vector<Slot> pending;
   std::vector<bool> wanted(routing::kSlotCount);
-  std::vector<bool> returned(routing::kSlotCount);
-  for (Slot slot : slots) {
-    Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu_);
-    returned[slot] = InfoOf(shard, slot).state == SlotState::kLost;
-  }
-  HoldPins(returned, true);
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu_);
     SlotState& state = InfoOf(shard, slot).state;
-    if (state == SlotState::kLost) state = SlotState::kServing;
     if (state == SlotState::kServing) continue;
     state = SlotState::kPending;
     pending.push_back(slot);
@@ -269,12 +233,6 @@ std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots) {
   return complete;
 }
 
-void RouteTable::Unpin(std::span<const Slot> slots) {
-  std::vector<bool> set(routing::kSlotCount);
-  for (Slot slot : slots) set[slot] = true;
-  HoldPins(set, false);
-}
-
 void RouteTable::Lose(std::span<const Slot> slots) {
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
@@ -284,6 +242,24 @@ void RouteTable::Lose(std::span<const Slot> slots) {
     if (state == SlotState::kPending) state = SlotState::kFenced;
   }
   Unpin(slots);
+}
+
+void RouteTable::Unpin(std::span<const Slot> slots) {
+  std::vector<bool> wanted(routing::kSlotCount);
+  for (Slot slot : slots) wanted[slot] = true;
+  std::vector<ExtentPin> dropped;  // Released without a lock.
+  for (size_t i = 0; i < kShards && !slots.empty(); ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu_);
+    for (auto& [hash, entry] : shard.entries) {
+      const Slot slot = routing::SlotOf(hash);
+      if (!wanted[slot] || !entry.local || InfoOf(shard, slot).state == SlotState::kServing) {
+        continue;
+      }
+      entry.route.replicas.insert(entry.route.replicas.begin(), entry.local->place());
+      dropped.push_back(std::move(entry.local));
+    }
+  }
 }
 
 void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {

@@ -8,10 +8,11 @@
 //   foreign   another node's; routes kept here are mirrors,
 //   pending   being taken over: routes are merged in, requests are told to retry soon,
 //   serving   answered here,
-//   lost      was serving until a view said otherwise; nobody has asked for it yet, so what is
-//             here is still the whole truth about the slot,
-//   fenced    was serving or pending; a newer authority has asked for it and may have changed
-//             it since. Not served until a view gives it back.
+//   lost      was serving until a view said otherwise: what is here is the whole truth as of
+//             then, for the next authority to ask for,
+//   fenced    was serving, lost or pending; a newer authority has asked for it.
+// A slot that comes back, from whatever state, is taken over anew: another authority may have
+// changed it in between, also one that could not ask.
 //
 // Thread-safe. Calls no port.
 #pragma once
@@ -72,8 +73,8 @@ class RouteTable {
 
   // --- Slots ------------------------------------------------------------------------------
   bool Serves(routing::Slot slot) const;
-  // Any -> pending, except that serving stays and lost goes straight back to serving (its
-  // routes are complete). Forgets the routes of those that become pending; returns these.
+  // Any -> pending, except that serving stays. Forgets the routes of those that become pending;
+  // returns these.
   std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots);
   // pending -> serving, with `term` for the versions to come.
   void EndTakeover(std::span<const routing::Slot> slots, uint64_t term);
@@ -129,8 +130,7 @@ class RouteTable {
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
   static void MoveOut(Entry& entry, Superseded* superseded);
-  // Routes of slots that are not served pin nothing: our replica is a place like the others.
-  void HoldPins(const std::vector<bool>& slots, bool hold);
+  // What is no more served pins no bytes: our own replicas become places like all others.
   void Unpin(std::span<const routing::Slot> slots);
   void AdoptLocalLocked(Entry& entry, const Place& place);
 

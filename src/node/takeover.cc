@@ -28,15 +28,15 @@ class Takeover {
       : core_(core), before_(before), after_(after), self_(after.Find(core.membership.self())) {}
 
   void Run(const std::vector<Slot>& gained) {
-    std::vector<KeyedRoute> mirrors = Mirrors(gained);
+    std::vector<KeyedRoute> hearsay = Mirrors(gained);
     pending_ = core_.routes.BeginTakeover(gained);
     std::vector<bool> confirmed(routing::kSlotCount);
-    PullFormer(&confirmed);
+    PullFormer(&confirmed, &hearsay);
     std::vector<Slot> rest;
     for (Slot slot : pending_) {
       if (!confirmed[slot]) rest.push_back(slot);
     }
-    if (!rest.empty()) Rebuild(rest, mirrors);
+    if (!rest.empty()) Rebuild(rest, hearsay);
     core_.routes.EndTakeover(gained, after_.revision());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "authority"}})
         .Add(pending_.size() - rest.size());
@@ -59,6 +59,18 @@ class Takeover {
     return mirrors;
   }
 
+  // Who served the slot last, and so knows the whole truth; what others had may be long out of
+  // date. A node that was away itself, or is new, takes the slot from the one that it displaces.
+  NodeIndex LastServer(Slot slot) const {
+    const auto former = before_.Ranks(slot);
+    if (!former.empty()) {
+      const NodeIndex node = after_.Find(before_.node(former[0]).lease.id);
+      if (node != self_) return node;
+    }
+    const auto ranks = after_.Ranks(slot);
+    return ranks.size() > 1 ? ranks[1] : routing::kNoNode;
+  }
+
   void AddSource(NodeIndex node, Slot slot, std::map<NodeIndex, std::vector<Slot>>* sources) {
     if (node == self_ || node == routing::kNoNode || !after_.node(node).readable) return;
     std::vector<Slot>& slots = (*sources)[node];
@@ -75,10 +87,7 @@ class Takeover {
     }
     std::map<NodeIndex, std::vector<Slot>> sources;
     for (Slot slot : pending_) {
-      const auto former = before_.Ranks(slot);
-      if (!former.empty()) {
-        AddSource(after_.Find(before_.node(former[0]).lease.id), slot, &sources);
-      }
+      AddSource(LastServer(slot), slot, &sources);
       for (NodeIndex node : after_.Ranks(slot)) AddSource(node, slot, &sources);
       for (NodeIndex node : leaving) AddSource(node, slot, &sources);
     }
@@ -130,31 +139,37 @@ class Takeover {
     return complete;
   }
 
-  template <typename Reply>
-  void ImportRoutes(const Reply& reply) {
+  // Calls `take` with each good route of a reply.
+  template <typename Reply, typename Take>
+  void ReadRoutes(const Reply& reply, const Take& take) {
     const auto scopes = ReadScopes(reply.scopes(), core_.scopes);
     for (const v1::Route& wire : reply.routes()) {
       KeyedRoute keyed;
-      if (!ReadKeyedRoute(wire, scopes, core_.names, &keyed)) continue;
-      core_.routes.Import(keyed.ref, keyed.route, false);
+      if (ReadKeyedRoute(wire, scopes, core_.names, &keyed)) take(keyed);
     }
   }
 
-  void PullFormer(std::vector<bool>* confirmed) {
+  void PullFormer(std::vector<bool>* confirmed, std::vector<KeyedRoute>* hearsay) {
     std::map<NodeIndex, std::vector<uint32_t>> served;
     const std::set<NodeIndex> complete = AskPages<v1::PullRequest, v1::PullReply>(
         MessageType::kPull, Sources(), [&](NodeIndex node, const v1::PullReply& reply) {
           served[node].insert(served[node].end(), reply.served().begin(), reply.served().end());
-          ImportRoutes(reply);
+          ReadRoutes(reply, [&](KeyedRoute& keyed) {
+            if (LastServer(keyed.ref.slot()) == node) {
+              core_.routes.Import(keyed.ref, keyed.route, false);
+            } else {
+              hearsay->push_back(std::move(keyed));  // Its ref.key is set again on use.
+            }
+          });
         });
     for (NodeIndex node : complete) {
       for (uint32_t slot : served[node]) {
-        if (slot < routing::kSlotCount) (*confirmed)[slot] = true;
+        if (slot < routing::kSlotCount && LastServer(slot) == node) (*confirmed)[slot] = true;
       }
     }
   }
 
-  void Rebuild(const std::vector<Slot>& rest, std::vector<KeyedRoute>& mirrors) {
+  void Rebuild(const std::vector<Slot>& rest, std::vector<KeyedRoute>& hearsay) {
     std::map<NodeIndex, std::vector<Slot>> owners;
     for (size_t i = 0; i < after_.nodes().size(); ++i) {
       const auto index = static_cast<NodeIndex>(i);
@@ -164,18 +179,22 @@ class Takeover {
     ImportOwn(rest);
     const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
         MessageType::kInventory, owners,
-        [&](NodeIndex, const v1::InventoryReply& reply) { ImportRoutes(reply); });
+        [&](NodeIndex, const v1::InventoryReply& reply) {
+          ReadRoutes(reply, [&](KeyedRoute& keyed) {
+            core_.routes.Import(keyed.ref, keyed.route, false);
+          });
+        });
     std::vector<bool> wanted(routing::kSlotCount);
     for (Slot slot : rest) wanted[slot] = true;
-    for (KeyedRoute& mirror : mirrors) {
-      mirror.ref.key = mirror.key;
-      if (!wanted[mirror.ref.slot()]) continue;
-      std::erase_if(mirror.route.replicas, [&](const Place& place) {
+    for (KeyedRoute& heard : hearsay) {
+      heard.ref.key = heard.key;
+      if (!wanted[heard.ref.slot()]) continue;
+      std::erase_if(heard.route.replicas, [&](const Place& place) {
         if (place.owner == kSelf) return true;  // Our own inventory is complete.
         const NodeIndex owner = after_.FindName(core_.names.NameOf(place.owner));
         return owner == routing::kNoNode || answered.contains(owner);
       });
-      if (!mirror.route.replicas.empty()) core_.routes.Import(mirror.ref, mirror.route, false);
+      if (!heard.route.replicas.empty()) core_.routes.Import(heard.ref, heard.route, false);
     }
   }
 
@@ -224,11 +243,15 @@ void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& afte
 void ApplyView(Core& core, const routing::ClusterView& before, const routing::ClusterView& after) {
   using routing::Slot;
   const NodeId self = core.membership.self();
-  std::vector<Slot> lost = routing::LostSlots(before, after, self);
+  std::vector<Slot> lost = core.membership.TakeLeaseLoss()
+                               ? routing::GainedSlots(*routing::EmptyView(), before, self)
+                               : routing::LostSlots(before, after, self);
   // A slot that nobody else answers for stays here: a draining node serves reads to the end.
   std::erase_if(lost, [&](Slot slot) { return after.Ranks(slot).empty(); });
   if (!lost.empty()) core.routes.Lose(lost);
-  const std::vector<Slot> gained = routing::GainedSlots(before, after, self);
+  // All that are ours and not served yet: a peer may have fenced a slot that we never lost.
+  std::vector<Slot> gained = routing::GainedSlots(*routing::EmptyView(), after, self);
+  std::erase_if(gained, [&](Slot slot) { return core.routes.Serves(slot); });
   if (!gained.empty()) Takeover(core, before, after).Run(gained);
   SweepRemoved(core, before, after);
 }
