@@ -1,0 +1,218 @@
+// Whatever bytes a peer sends, the node neither crashes nor keeps what it held for them.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "node/data_calls.h"
+#include "node/node_service.h"
+#include "node/wire.h"
+#include "support/test_cluster.h"
+
+namespace mooncake::node {
+namespace {
+
+using testing::Simulated;
+using testing::TestCluster;
+using testing::TestNode;
+
+// Serves one request as a transport would. False: it was not accepted.
+bool Serve(NodeService& service, uint16_t type, const std::string& message, uint64_t payload_size,
+           uint64_t deadline_ms) {
+  auto call = service.Accept({type, message, payload_size, deadline_ms});
+  if (!call) return false;
+  if (!call->Prepare(false)) {
+    EXPECT_TRUE(call->Prepare(true));
+  }
+  uint64_t size = 0;
+  for (MutableBytes target : call->PayloadTargets()) size += target.size();
+  EXPECT_EQ(size, payload_size);
+  Reply reply;
+  if (!call->Run(false, reply)) {
+    EXPECT_TRUE(call->Run(true, reply));
+  }
+  return true;
+}
+
+// A well-formed request of each type, as text, with the payload that it announces.
+std::pair<std::string, uint64_t> Sample(TestNode& node, MessageType type) {
+  const std::string key = "key";
+  const auto fill = [&](auto message) {
+    message.mutable_origin()->set_node("peer:1");
+    message.mutable_origin()->set_sequence(5);
+    return message;
+  };
+  const auto keyed = [&](auto message) {
+    AddKey(key, message.mutable_keys());
+    return message;
+  };
+  v1::Route route;
+  WriteRoute(key, {3, 10, 4, true, false, {Place{kSelf, 0, 64, 1}}}, node.core().names, &route);
+  switch (type) {
+    case MessageType::kPing: return {fill(v1::PingRequest()).SerializeAsString(), 0};
+    case MessageType::kExist: return {keyed(fill(v1::ExistRequest())).SerializeAsString(), 0};
+    case MessageType::kRoute: return {keyed(fill(v1::RouteRequest())).SerializeAsString(), 0};
+    case MessageType::kRemove: return {keyed(fill(v1::RemoveRequest())).SerializeAsString(), 0};
+    case MessageType::kRemoveAll: return {fill(v1::RemoveAllRequest()).SerializeAsString(), 0};
+    case MessageType::kPut: {
+      auto put = keyed(fill(v1::PutRequest()));
+      put.add_value_sizes(100);
+      return {put.SerializeAsString(), 100 + kChecksumBytes};
+    }
+    case MessageType::kWrite: {
+      auto write = keyed(fill(v1::WriteRequest()));
+      write.set_owner(node.name());
+      write.add_value_sizes(100);
+      return {write.SerializeAsString(), 100 + kChecksumBytes};
+    }
+    case MessageType::kGet: {
+      auto get = keyed(fill(v1::GetRequest()));
+      get.add_limits(100);
+      get.add_offsets(0);
+      return {get.SerializeAsString(), 0};
+    }
+    case MessageType::kRead: {
+      auto read = fill(v1::ReadRequest());
+      read.set_owner(node.name());
+      *read.add_extents() = route.replicas(0);
+      read.add_key_hashes(1);
+      read.add_offsets(0);
+      read.add_sizes(10);
+      return {read.SerializeAsString(), 0};
+    }
+    case MessageType::kPublish: {
+      auto publish = fill(v1::PublishRequest());
+      *publish.add_routes() = route;
+      return {publish.SerializeAsString(), 0};
+    }
+    case MessageType::kNotice: {
+      auto notice = fill(v1::NoticeRequest());
+      notice.set_owner(node.name());
+      *notice.add_committed() = route.replicas(0);
+      notice.add_versions(3);
+      return {notice.SerializeAsString(), 0};
+    }
+    case MessageType::kCheck: {
+      auto check = fill(v1::CheckRequest());
+      check.add_scopes()->set_tenant("t");
+      *check.add_extents() = route;
+      return {check.SerializeAsString(), 0};
+    }
+    case MessageType::kPull: {
+      auto pull = fill(v1::PullRequest());
+      pull.add_slots(7);
+      return {pull.SerializeAsString(), 0};
+    }
+    case MessageType::kInventory: {
+      auto inventory = fill(v1::InventoryRequest());
+      inventory.add_slots(7);
+      return {inventory.SerializeAsString(), 0};
+    }
+    case MessageType::kMirror: {
+      auto mirror = fill(v1::MirrorRequest());
+      mirror.add_scopes()->set_tenant("t");
+      *mirror.add_routes() = route;
+      return {mirror.SerializeAsString(), 0};
+    }
+  }
+  return {};
+}
+
+void Mutate(std::mt19937_64& random, std::string* bytes) {
+  for (uint64_t change = 0; change < 1 + random() % 3; ++change) {
+    const size_t at = bytes->empty() ? 0 : random() % bytes->size();
+    switch (random() % 3) {
+      case 0: bytes->insert(bytes->begin() + static_cast<long>(at), static_cast<char>(random())); break;
+      case 1: if (!bytes->empty()) (*bytes)[at] = static_cast<char>(random()); break;
+      default: if (!bytes->empty()) bytes->erase(at, 1 + random() % 4); break;
+    }
+  }
+}
+
+TEST(HostileCalls, EverySampleIsAcceptedAsItIs) {
+  Simulated(1, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    EXPECT_FALSE(Serve(service, 1, "", 0, 0));  // Not open yet.
+    service.Open(node.core());
+    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMirror); ++type) {
+      const auto [message, payload] = Sample(node, static_cast<MessageType>(type));
+      EXPECT_TRUE(Serve(service, type, message, payload, node.Deadline())) << type;
+    }
+    EXPECT_FALSE(Serve(service, 0, "", 0, 0));
+    EXPECT_FALSE(Serve(service, 999, "", 0, 0));
+  });
+}
+
+TEST(HostileCalls, AnnouncedPayloadsMustMatchTheMessage) {
+  Simulated(2, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMirror); ++type) {
+      const auto [message, payload] = Sample(node, static_cast<MessageType>(type));
+      EXPECT_FALSE(Serve(service, type, message, payload + 1, node.Deadline())) << type;
+      if (payload > 0) {
+        EXPECT_FALSE(Serve(service, type, message, payload - 1, node.Deadline()));
+        EXPECT_FALSE(Serve(service, type, message, 0, node.Deadline()));
+        EXPECT_FALSE(Serve(service, type, message, ~uint64_t{0}, node.Deadline()));
+      }
+    }
+    EXPECT_EQ(node.UsedBytes(), 0u);
+  });
+}
+
+TEST(HostileCalls, ColumnsOfDifferentLengthsAreRefused) {
+  Simulated(3, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    v1::GetRequest get;
+    AddKey("k", get.mutable_keys());
+    EXPECT_FALSE(AcceptGet(node.core(), {3, get.SerializeAsString(), 0, 0}));
+    get.add_limits(1);
+    EXPECT_TRUE(AcceptGet(node.core(), {3, get.SerializeAsString(), 0, 0}));
+    get.add_offsets(0);
+    get.add_offsets(0);
+    EXPECT_FALSE(AcceptGet(node.core(), {3, get.SerializeAsString(), 0, 0}));
+    v1::PutRequest put;
+    AddKey("k", put.mutable_keys());
+    put.mutable_origin()->set_node("peer:1");
+    EXPECT_FALSE(AcceptPut(node.core(), {2, put.SerializeAsString(), 8, 0}));
+    put.add_value_sizes(~uint64_t{0} - 7);  // Wraps around to 0 with the trailer.
+    EXPECT_FALSE(AcceptPut(node.core(), {2, put.SerializeAsString(), 0, 0}));
+    v1::ReadRequest read;
+    read.add_extents();
+    EXPECT_FALSE(AcceptRead(node.core(), {6, read.SerializeAsString(), 0, 0}));
+  });
+}
+
+TEST(HostileCalls, MutatedMessagesNeverCrashAndLeaveNoDebt) {
+  Simulated(4, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a", 64 * testing::kMiB);
+    NodeService service;
+    service.Open(node.core());
+    std::mt19937_64 random(12);
+    const uint64_t deadline_ms = node.Deadline(1);
+    for (int round = 0; round < 30'000; ++round) {
+      const auto type = static_cast<uint16_t>(1 + random() % 16);
+      auto [message, payload] = Sample(node, static_cast<MessageType>(type));
+      if (round % 10 == 0) {
+        message.assign(random() % 100, '\0');
+        for (char& byte : message) byte = static_cast<char>(random());
+      } else {
+        Mutate(random, &message);
+      }
+      if (static_cast<MessageType>(type) == MessageType::kPing) continue;  // May ask for a view.
+      (void)Serve(service, type, message, payload, deadline_ms);
+    }
+    // Writes that were not published wait for the reconciler; nothing else is left.
+    cluster.runtime().SleepMs(200'000);
+    ASSERT_TRUE(RemoveScope(node.core(), {}, node.Deadline()).ok());
+    uint64_t left = 0;
+    for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
+      left += node.core().extents.ShardExtents(shard).size();
+    }
+    EXPECT_LE(left, node.core().routes.route_count());  // Of scopes that a mutation made up.
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node

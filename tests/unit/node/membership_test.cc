@@ -1,0 +1,343 @@
+#include "node/membership.h"
+
+#include <gtest/gtest.h>
+
+#include "obs/null_metrics.h"
+#include "runtime/sim_runtime.h"
+#include "support/test_cluster.h"
+
+namespace mooncake::node {
+namespace {
+
+using runtime::SimRuntime;
+using testing::FaultyMetadata;
+using testing::MetadataFault;
+
+// Members of one cluster, without nodes around them.
+class World {
+ public:
+  explicit World(Runtime& runtime)
+      : runtime(runtime),
+        state(std::make_shared<metadata::MemoryState>()),
+        service(state, runtime),
+        metadata(service, runtime) {}
+
+  static MembershipOptions Options() {
+    MembershipOptions options;
+    options.lease_ttl_ms = 9'000;
+    options.heartbeat_interval_ms = 3'000;
+    return options;
+  }
+  std::unique_ptr<Membership> Make() {
+    return std::make_unique<Membership>(Options(), runtime, metadata, metrics);
+  }
+  Status Join(Membership& member, const std::string& stable_id, HolderAnswer answer,
+              bool succeed = false, uint64_t limit_ms = 20'000) {
+    LeaseRecord record;
+    record.id.stable_id = stable_id;
+    record.state = NodeState::kActive;
+    record.endpoint = stable_id + ":1";
+    record.labels = {{"route", "true"}};
+    return member.Join(record, succeed, runtime.NowMs() + limit_ms, [&](const LeaseRecord& holder) {
+      asked.push_back(holder.id);
+      return answer;
+    });
+  }
+  std::unique_ptr<Membership> Started(const std::string& stable_id) {
+    auto member = Make();
+    EXPECT_TRUE(Join(*member, stable_id, HolderAnswer::kGone).ok());
+    member->Start([](const ViewPtr&, const ViewPtr&) {});
+    return member;
+  }
+
+  Runtime& runtime;
+  std::shared_ptr<metadata::MemoryState> state;
+  metadata::MemoryMetadata service;
+  FaultyMetadata metadata;
+  obs::NullMetrics metrics;
+  std::vector<NodeId> asked;
+};
+
+void InWorld(uint64_t seed, const std::function<void(World&)>& body) {
+  SimRuntime runtime(seed);
+  runtime.Run([&] {
+    World world(runtime);
+    body(world);
+  });
+}
+
+size_t Members(const Membership& member) { return member.view()->nodes().size(); }
+
+TEST(Join, GivesAnEpochAndAViewWithThisNode) {
+  InWorld(1, [](World& world) {
+    auto member = world.Make();
+    ASSERT_TRUE(world.Join(*member, "a", HolderAnswer::kAlive).ok());
+    EXPECT_EQ(member->self(), (NodeId{"a", 1}));
+    EXPECT_EQ(member->self_name(), "a:1");
+    EXPECT_NE(member->view()->Find({"a", 1}), routing::kNoNode);
+    EXPECT_TRUE(world.asked.empty());
+  });
+}
+
+TEST(Join, ALiveHolderIsAnErrorAtOnceThatNamesIt) {
+  InWorld(2, [](World& world) {
+    auto holder = world.Started("a");
+    auto second = world.Make();
+    const uint64_t start_ms = world.runtime.NowMs();
+    const Status status = world.Join(*second, "a", HolderAnswer::kAlive);
+    EXPECT_EQ(status.code(), ErrorCode::kConflict);
+    EXPECT_NE(status.error().context.find("a:1"), std::string::npos);
+    EXPECT_EQ(world.runtime.NowMs(), start_ms);
+    EXPECT_EQ(second->self_name(), "");
+  });
+}
+
+TEST(Join, AHolderThatIsGoneIsReplacedAtOnceByTheNextEpoch) {
+  InWorld(3, [](World& world) {
+    auto holder = world.Make();
+    ASSERT_TRUE(world.Join(*holder, "a", HolderAnswer::kGone).ok());
+    auto second = world.Make();
+    const uint64_t start_ms = world.runtime.NowMs();
+    ASSERT_TRUE(world.Join(*second, "a", HolderAnswer::kGone).ok());
+    EXPECT_EQ(world.runtime.NowMs(), start_ms);
+    EXPECT_EQ(second->self(), (NodeId{"a", 2}));
+    EXPECT_EQ(Members(*second), 1u);
+    EXPECT_EQ(world.asked, (std::vector<NodeId>{{"a", 1}}));
+  });
+}
+
+TEST(Join, ASilentHolderIsWaitedForAtMostOneLease) {
+  InWorld(4, [](World& world) {
+    auto holder = world.Make();
+    ASSERT_TRUE(world.Join(*holder, "a", HolderAnswer::kGone).ok());
+    auto second = world.Make();
+    const uint64_t start_ms = world.runtime.NowMs();
+    ASSERT_TRUE(world.Join(*second, "a", HolderAnswer::kSilent).ok());
+    EXPECT_GT(world.runtime.NowMs() - start_ms, 1'000u);
+    EXPECT_LE(world.runtime.NowMs() - start_ms, World::Options().lease_ttl_ms + 1'000);
+    EXPECT_EQ(second->self(), (NodeId{"a", 2}));
+  });
+}
+
+TEST(Join, ASilentHolderThatRenewsOutlastsTheDeadline) {
+  InWorld(5, [](World& world) {
+    auto holder = world.Started("a");
+    auto second = world.Make();
+    const Status status = world.Join(*second, "a", HolderAnswer::kSilent, false, 15'000);
+    EXPECT_EQ(status.code(), ErrorCode::kConflict);
+    EXPECT_NE(status.error().context.find("does not answer"), std::string::npos);
+  });
+}
+
+TEST(Join, ASuccessorStandsBesideALiveHolder) {
+  InWorld(6, [](World& world) {
+    auto holder = world.Started("a");
+    auto second = world.Make();
+    ASSERT_TRUE(world.Join(*second, "a", HolderAnswer::kAlive, true).ok());
+    EXPECT_EQ(second->self(), (NodeId{"a", 2}));
+    EXPECT_EQ(Members(*second), 2u);
+    ASSERT_TRUE(holder->HeartbeatNow().ok() || holder->HeartbeatNow().code() ==
+                                                   ErrorCode::kStaleEpoch);
+  });
+}
+
+TEST(Join, WaitsForAMetadataServiceThatComesBackAndNoLonger) {
+  InWorld(7, [](World& world) {
+    world.metadata.SetFault(MetadataFault::kDown);
+    auto member = world.Make();
+    const uint64_t start_ms = world.runtime.NowMs();
+    EXPECT_EQ(world.Join(*member, "a", HolderAnswer::kGone, false, 5'000).code(),
+              ErrorCode::kMetadata);
+    EXPECT_LE(world.runtime.NowMs() - start_ms, 5'100u);
+    world.metadata.SetFault(MetadataFault::kNone);
+    world.metadata.FailNext(5, MetadataFault::kDown);
+    EXPECT_TRUE(world.Join(*member, "a", HolderAnswer::kGone, false, 5'000).ok());
+  });
+}
+
+TEST(Membership, ALeaseThatLapsesLeavesTheView) {
+  InWorld(8, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Make();
+    ASSERT_TRUE(world.Join(*b, "b", HolderAnswer::kGone).ok());  // Never renews.
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    EXPECT_EQ(Members(*a), 2u);
+    world.runtime.SleepMs(World::Options().lease_ttl_ms + 2'000);
+    EXPECT_EQ(Members(*a), 1u);
+  });
+}
+
+TEST(Membership, TheLastViewStaysWhileTheServiceIsAway) {
+  InWorld(9, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Started("b");
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    for (MetadataFault fault : {MetadataFault::kDown, MetadataFault::kHung}) {
+      world.metadata.SetFault(fault);
+      world.runtime.SleepMs(60'000);
+      EXPECT_EQ(Members(*a), 2u);
+      EXPECT_TRUE(a->LeaseDoubtful());
+      world.metadata.SetFault(MetadataFault::kNone);
+      world.runtime.SleepMs(10'000);
+      EXPECT_EQ(Members(*a), 2u);
+      EXPECT_FALSE(a->LeaseDoubtful());
+    }
+  });
+}
+
+TEST(Membership, AServiceThatLostEverythingEmptiesNoView) {
+  for (uint64_t seed = 10; seed < 30; ++seed) {
+    InWorld(seed, [](World& world) {
+      auto a = world.Started("a");
+      auto b = world.Started("b");
+      auto c = world.Started("c");
+      size_t least = 3;
+      for (auto* member : {a.get(), b.get(), c.get()}) {
+        ASSERT_TRUE(member->RefreshTo(0, world.runtime.NowMs() + 5'000));
+      }
+      world.state->Forget();
+      for (int i = 0; i < 300; ++i) {
+        world.runtime.SleepMs(50);
+        for (auto* member : {a.get(), b.get(), c.get()}) {
+          least = std::min(least, Members(*member));
+        }
+      }
+      EXPECT_EQ(least, 3u) << "a live member left somebody's view";
+      EXPECT_EQ(world.service.ReadChanges(0)->leases.size(), 3u);
+    });
+  }
+}
+
+TEST(Membership, AMemberThatDiesWithTheServiceLeavesAfterOneLease) {
+  InWorld(31, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Started("b");
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    b->Stop();
+    world.state->Forget();
+    world.runtime.SleepMs(World::Options().lease_ttl_ms / 2);
+    EXPECT_EQ(Members(*a), 2u);
+    world.runtime.SleepMs(World::Options().lease_ttl_ms);
+    EXPECT_EQ(Members(*a), 1u);
+  });
+}
+
+TEST(Membership, ASuspectIsLeftAloneForTheQuarantineOrUntilItAnswers) {
+  InWorld(32, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Started("b");
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    a->Suspect(b->self());
+    EXPECT_TRUE(a->Suspected(b->self()));
+    EXPECT_FALSE(b->Suspected(a->self()));
+    a->Trust(b->self());
+    EXPECT_FALSE(a->Suspected(b->self()));
+    a->Suspect(b->self());
+    world.runtime.SleepMs(World::Options().quarantine_ms - 100);
+    EXPECT_TRUE(a->Suspected(b->self()));
+    world.runtime.SleepMs(200);
+    EXPECT_FALSE(a->Suspected(b->self()));
+    a->Suspect(a->self());
+    EXPECT_FALSE(a->Suspected(a->self()));
+  });
+}
+
+TEST(Membership, ASuspicionReachesEverybodyAndTheSuspectsHeartbeatEndsIt) {
+  InWorld(33, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Started("b");
+    auto c = world.Started("c");
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    a->Suspect(b->self());
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    ASSERT_TRUE(c->RefreshTo(a->view()->revision(), world.runtime.NowMs() + 5'000));
+    EXPECT_FALSE(c->view()->node(c->view()->Find(b->self())).authority);
+    world.runtime.SleepMs(World::Options().heartbeat_interval_ms + 2'000);
+    EXPECT_TRUE(c->view()->node(c->view()->Find(b->self())).authority);
+  });
+}
+
+TEST(Membership, RefreshToReturnsWithTheRevisionOrAtTheDeadline) {
+  InWorld(34, [](World& world) {
+    auto a = world.Started("a");
+    const uint64_t revision = a->view()->revision();
+    EXPECT_TRUE(a->RefreshTo(revision, world.runtime.NowMs()));
+    const uint64_t start_ms = world.runtime.NowMs();
+    EXPECT_FALSE(a->RefreshTo(revision + 1'000'000'000, start_ms + 3'000));
+    EXPECT_EQ(world.runtime.NowMs(), start_ms + 3'000);
+  });
+}
+
+TEST(Membership, ViewsAreInstalledInOrderAndShownAfterTheyWereApplied) {
+  InWorld(35, [](World& world) {
+    auto a = world.Make();
+    ASSERT_TRUE(world.Join(*a, "a", HolderAnswer::kGone).ok());
+    uint64_t last = 0;
+    int views = 0;
+    a->Start([&](const ViewPtr& before, const ViewPtr& after) {
+      EXPECT_EQ(before->revision(), last);
+      last = after->revision();
+      if (++views > 1) {
+        EXPECT_LT(a->view()->revision(), after->revision());
+      }
+    });
+    auto b = world.Started("b");
+    ASSERT_TRUE(a->RefreshTo(b->view()->revision(), world.runtime.NowMs() + 5'000));
+    ASSERT_TRUE(b->Leave().ok());
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    EXPECT_EQ(Members(*a), 1u);
+    EXPECT_EQ(views, 3);
+  });
+}
+
+using testing::Simulated;
+using testing::TestCluster;
+
+TEST(Restart, ATwinOfALiveNodeIsRefused) {
+  Simulated(40, [](TestCluster& cluster) {
+    cluster.Start("a");
+    node::NodeConfig config = TestCluster::Config("a");
+    config.listen_host = "a-again";
+    auto twin = cluster.Make();
+    const uint64_t start_ms = cluster.runtime().NowMs();
+    const Status status = twin->Open(config);
+    EXPECT_EQ(status.code(), ErrorCode::kConflict);
+    EXPECT_NE(status.error().context.find("a:1"), std::string::npos);
+    EXPECT_LE(cluster.runtime().NowMs() - start_ms, 3'000u);
+  });
+}
+
+TEST(Restart, WithoutAListenerTheNextEpochStartsAtOnce) {
+  Simulated(41, [](TestCluster& cluster) {
+    auto& first = cluster.Start("a");
+    cluster.Kill(first);
+    const uint64_t start_ms = cluster.runtime().NowMs();
+    node::NodeConfig config = TestCluster::Config("a");
+    config.listen_host = "a-again";
+    auto second = cluster.Make();
+    ASSERT_TRUE(second->Open(config).ok());
+    EXPECT_EQ(second->name(), "a:2");
+    EXPECT_LE(cluster.runtime().NowMs() - start_ms, 3'000u);
+    EXPECT_TRUE(second->Put("k", "v").ok());
+    second->Close();
+  });
+}
+
+TEST(Restart, ASilentHolderIsWaitedForAtMostOneLease) {
+  Simulated(42, [](TestCluster& cluster) {
+    auto& first = cluster.Start("a");
+    cluster.network().SetPaused(first.node().endpoint(), true);
+    first.metadata.SetFault(testing::MetadataFault::kDown);
+    const uint64_t start_ms = cluster.runtime().NowMs();
+    node::NodeConfig config = TestCluster::Config("a");
+    config.listen_host = "a-again";
+    auto second = cluster.Make();
+    ASSERT_TRUE(second->Open(config).ok());
+    EXPECT_EQ(second->name(), "a:2");
+    EXPECT_LE(cluster.runtime().NowMs() - start_ms, config.membership.lease_ttl_ms + 4'000);
+    second->Close();
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node

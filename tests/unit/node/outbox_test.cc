@@ -1,0 +1,108 @@
+#include "node/outbox.h"
+
+#include <gtest/gtest.h>
+
+#include "support/test_cluster.h"
+#include "unit/node/extents.h"
+
+namespace mooncake::node {
+namespace {
+
+using testing::Simulated;
+using testing::TestCluster;
+using testing::TestNode;
+
+struct TwoNodes {
+  explicit TwoNodes(TestCluster& cluster)
+      : runtime(cluster.runtime()), a(cluster.Start("a")), b(cluster.Start("b")) {}
+  // The place of an extent of b's, as a names it.
+  Place OnB(const ExtentPin& extent) {
+    Place place = extent->place();
+    place.owner = *a.core().names.IndexOf(b.name());
+    return place;
+  }
+  Runtime& runtime;
+  TestNode& a;
+  TestNode& b;
+};
+
+TEST(Outbox, NoticesMakeExtentsLiveAndTakeThemBack) {
+  Simulated(1, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    ExtentPin extent = Reserve(world.b.core().extents, "k", 100);
+    world.a.core().outbox.Committed(world.OnB(extent), 77);
+    ASSERT_TRUE(world.a.core().outbox.Flush(world.a.Deadline()));
+    EXPECT_EQ(extent->state(), ExtentState::kLive);
+    EXPECT_EQ(extent->version(), 77u);
+    world.a.core().outbox.Retired(world.OnB(extent));
+    ASSERT_TRUE(world.a.core().outbox.Flush(world.a.Deadline()));
+    EXPECT_EQ(extent->state(), ExtentState::kRetired);
+  });
+}
+
+TEST(Outbox, NoticesOfAFormerIncarnationTouchNothing) {
+  Simulated(2, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    ExtentPin extent = Live(world.b.core().extents, "k", 100);
+    Place place = extent->place();
+    place.owner = *world.a.core().names.IndexOf("b:0");
+    world.a.core().outbox.Retired(place);
+    ASSERT_TRUE(world.a.core().outbox.Flush(world.a.Deadline()));
+    EXPECT_EQ(extent->state(), ExtentState::kLive);
+  });
+}
+
+TEST(Outbox, ABurstTravelsInFewMessages) {
+  Simulated(3, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    std::vector<ExtentPin> extents;
+    for (int i = 0; i < 3000; ++i) extents.push_back(Live(world.b.core().extents, "k", 64));
+    for (const ExtentPin& extent : extents) world.a.core().outbox.Retired(world.OnB(extent));
+    ASSERT_TRUE(world.a.core().outbox.Flush(world.a.Deadline()));
+    extents.clear();
+    EXPECT_EQ(world.b.UsedBytes(), 0u);
+  });
+}
+
+TEST(Outbox, StopSendsWhatIsQueuedAndEndsInTimeWithoutThePeer) {
+  Simulated(4, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    ExtentPin extent = Live(world.b.core().extents, "k", 100);
+    cluster.network().SetPaused(world.b.node().endpoint(), true);
+    world.a.core().outbox.Retired(world.OnB(extent));
+    const uint64_t start_ms = world.runtime.NowMs();
+    world.a.Close();
+    EXPECT_LE(world.runtime.NowMs() - start_ms, 10'000u);
+  });
+}
+
+TEST(Outbox, MirrorsReachTheNextRankInTheirNewestForm) {
+  Simulated(5, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    const auto keys = TestCluster::KeysAt(world.a, "a:1", 20);
+    for (const std::string& key : keys) ASSERT_TRUE(world.a.Put(key, "v").ok());
+    cluster.Settle();
+    EXPECT_EQ(world.b.core().routes.route_count(), 20u);
+    for (const std::string& key : keys) ASSERT_TRUE(world.a.Remove(key).ok());
+    cluster.Settle();
+    EXPECT_EQ(world.b.core().routes.route_count(), 0u);
+  });
+}
+
+TEST(Outbox, AnEvictedReplicaLeavesTheOthersInTheMirror) {
+  Simulated(6, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    const std::string key = TestCluster::KeyAt(world.a, "a:1");
+    const ReplicateConfig two{.replica_num = 2};
+    ASSERT_TRUE(world.a.Put(key, "v", &two).ok());
+    bool would_block = false;
+    ASSERT_GT(world.a.core().evictor.MakeRoom(1, std::nullopt, true, &would_block), 0u);
+    ASSERT_EQ(world.a.Find(key)->replicas.size(), 1u);
+    cluster.Settle();
+    EXPECT_EQ(world.b.core().routes.route_count(), 1u);
+    EXPECT_EQ(world.a.Get(key).value_or(""), "v");
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node

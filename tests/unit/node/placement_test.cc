@@ -1,0 +1,226 @@
+#include "node/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "support/test_cluster.h"
+
+namespace mooncake::node {
+namespace {
+
+using testing::Simulated;
+using testing::TestCluster;
+using testing::TestNode;
+
+// The candidates by stable_id, best first; "self" for this node.
+std::vector<std::string> Order(TestNode& node, const std::string& key,
+                               const ReplicateConfig* policy, bool skip_authority = false) {
+  const ViewPtr view = node.core().view();
+  std::vector<std::string> names;
+  for (const Candidate& candidate :
+       PlaceKey(node.core(), *view, node.Ref(key), policy, skip_authority).candidates) {
+    names.push_back(candidate.node == routing::kNoNode
+                        ? "self"
+                        : view->node(candidate.node).lease.id.stable_id);
+  }
+  return names;
+}
+
+Placement Plan(TestNode& node, const std::string& key, const ReplicateConfig& policy) {
+  return PlaceKey(node.core(), *node.core().view(), node.Ref(key), &policy, false);
+}
+
+struct FourNodes {
+  explicit FourNodes(TestCluster& cluster)
+      : a(cluster.Start("a")),
+        b(cluster.Start("b")),
+        c(cluster.Start("c")),
+        client(cluster.Start("client", 0)) {}
+  TestNode& a;
+  TestNode& b;
+  TestNode& c;
+  TestNode& client;
+};
+
+TEST(Placement, ComesToTheAuthorityFirstAndNamesEachOwnerOnce) {
+  Simulated(1, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const ReplicateConfig policy{.prefer_local = false};
+    for (const std::string authority : {"a", "b", "c"}) {
+      const std::string key = TestCluster::KeyAt(nodes.client, authority + ":1");
+      const auto order = Order(nodes.client, key, &policy);
+      EXPECT_EQ(order[0], authority);
+      EXPECT_EQ(std::set<std::string>(order.begin(), order.end()),
+                (std::set<std::string>{"a", "b", "c"}));
+      EXPECT_EQ(order.size(), 3u);
+    }
+  });
+}
+
+TEST(Placement, LeavesOutAnAuthorityThatHasNoRoom) {
+  Simulated(2, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.client, "a:1");
+    const auto order = Order(nodes.client, key, nullptr, true);
+    EXPECT_EQ(order.size(), 2u);
+    EXPECT_FALSE(std::count(order.begin(), order.end(), "a"));
+  });
+}
+
+TEST(Placement, PrefersTheOwnSegmentOnlyWhereThereIsOne) {
+  Simulated(3, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.client, "b:1");
+    ReplicateConfig policy{.prefer_local = true};
+    EXPECT_EQ(Order(nodes.a, key, &policy)[0], "self");
+    EXPECT_EQ(Order(nodes.client, key, &policy)[0], "b");
+    policy = {.prefer_local = false, .prefer_alloc_in_same_node = true};
+    EXPECT_EQ(Order(nodes.a, key, &policy)[0], "self");
+    policy = {.prefer_local = false};
+    EXPECT_EQ(Order(nodes.a, key, &policy)[0], "b");
+  });
+}
+
+TEST(Placement, PreferredOwnersComeBeforeLocalAndUnavailableOnesAreSkipped) {
+  Simulated(4, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.client, "a:1");
+    ReplicateConfig policy;
+    policy.preferred_storage_owners = {"nobody", "c", "b:7", "client", "b:1"};
+    EXPECT_EQ(Order(nodes.a, key, &policy), (std::vector<std::string>{"c", "b", "self"}));
+  });
+}
+
+TEST(Placement, HardSegmentsAreTheOnlyCandidates) {
+  Simulated(5, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.client, "a:1");
+    ReplicateConfig policy;
+    policy.preferred_segments = {"c-segment"};
+    EXPECT_EQ(Order(nodes.client, key, &policy), (std::vector<std::string>{"c"}));
+    policy.preferred_segments = {"nowhere"};
+    EXPECT_EQ(Plan(nodes.client, key, policy).refused.code, ErrorCode::kNotFound);
+  });
+}
+
+TEST(Placement, SoftSegmentsComeFirstAndMayBeMissing) {
+  Simulated(6, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.client, "a:1");
+    ReplicateConfig policy{.prefer_local = false, .with_soft_pin = true};
+    policy.preferred_segments = {"nowhere", "c-segment"};
+    const auto order = Order(nodes.client, key, &policy);
+    EXPECT_EQ(order.size(), 3u);
+    EXPECT_EQ(order[0], "c");
+    EXPECT_EQ(order[1], "a");
+  });
+}
+
+TEST(Placement, TheOwnEndpointOrHostMeansLocal) {
+  Simulated(7, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.client, "b:1");
+    const std::string endpoint = nodes.a.node().endpoint();
+    for (const std::string& own :
+         {endpoint, endpoint.substr(0, endpoint.rfind(':')), std::string("a-segment")}) {
+      ReplicateConfig policy{.prefer_local = false};
+      policy.preferred_segments = {own};
+      EXPECT_EQ(Order(nodes.a, key, &policy), (std::vector<std::string>{"self"})) << own;
+    }
+  });
+}
+
+TEST(Placement, RefusesASegmentThatIsNamedTwice) {
+  Simulated(8, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    ReplicateConfig policy{.replica_num = 2};
+    policy.preferred_segments = {"c-segment", "c-segment"};
+    EXPECT_EQ(Plan(nodes.client, "k", policy).refused.code, ErrorCode::kConflict);
+    EXPECT_EQ(nodes.client.Put("k", "v", &policy).code(), ErrorCode::kConflict);
+    policy.with_soft_pin = true;
+    EXPECT_EQ(Plan(nodes.client, "k", policy).refused.code, ErrorCode::kConflict);
+  });
+}
+
+TEST(Placement, RefusesZeroCopiesWhateverTheRestOfThePolicySays) {
+  Simulated(9, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    for (bool local : {false, true}) {
+      const ReplicateConfig policy{.replica_num = 0, .prefer_local = local};
+      EXPECT_EQ(nodes.a.Put("k", "v", &policy).code(), ErrorCode::kInvalidState);
+    }
+    EXPECT_EQ(nodes.a.Get("k").code(), ErrorCode::kNotFound);
+  });
+}
+
+TEST(Placement, WithoutRoutedWritesOnlyTheOwnSegmentCounts) {
+  Simulated(10, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    node::NodeConfig config = TestCluster::Config("local");
+    config.options.routed_writes = false;
+    auto& local = cluster.Start(config);
+    ReplicateConfig policy{.replica_num = 3, .prefer_local = false};
+    policy.preferred_storage_owners = {"a"};
+    EXPECT_EQ(Order(local, "k", &policy), (std::vector<std::string>{"self"}));
+    ASSERT_TRUE(local.Put("k", "v", &policy).ok());
+    EXPECT_EQ(local.UsedBytes(), 64u);
+  });
+}
+
+TEST(Placement, KeepsToTheOwnPool) {
+  Simulated(11, [](TestCluster& cluster) {
+    for (const std::string name : {"p1", "p2", "q1"}) {
+      node::NodeConfig config = TestCluster::Config(name);
+      config.labels["pool"] = name.substr(0, 1);
+      cluster.Start(config);
+    }
+    node::NodeConfig config = TestCluster::Config("client", 0);
+    config.options.pool = "p";
+    auto& client = cluster.Start(config);
+    const ReplicateConfig policy{.prefer_local = false};
+    for (int i = 0; i < 20; ++i) {
+      const auto order = Order(client, "key-" + std::to_string(i), &policy);
+      EXPECT_EQ(std::set<std::string>(order.begin(), order.end()),
+                (std::set<std::string>{"p1", "p2"}));
+    }
+  });
+}
+
+TEST(Placement, FewerOwnersThanCopiesGivesAsManyCopiesAsOwners) {
+  Simulated(12, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    const ReplicateConfig policy{.replica_num = 5, .prefer_local = false};
+    ASSERT_TRUE(nodes.client.Put("k", "v", &policy).ok());
+    EXPECT_EQ(nodes.client.Find("k")->replicas.size(), 3u);
+    EXPECT_EQ(nodes.client.Get("k").value_or(""), "v");
+  });
+}
+
+TEST(Placement, AHardSegmentThatHasNoRoomFailsThePut) {
+  Simulated(13, [](TestCluster& cluster) {
+    cluster.Start("small", 64 * testing::kKiB);
+    auto& large = cluster.Start("large");
+    ReplicateConfig policy;
+    policy.preferred_segments = {"small-segment"};
+    const std::string value(100'000, 'x');
+    EXPECT_EQ(large.Put("k", value, &policy).code(), ErrorCode::kNoSpace);
+    policy.with_soft_pin = true;
+    EXPECT_TRUE(large.Put("k", value, &policy).ok());
+  });
+}
+
+TEST(Placement, AHardSegmentIsNotReplacedByTheOtherCopies) {
+  Simulated(14, [](TestCluster& cluster) {
+    cluster.Start("small", 64 * testing::kKiB);
+    auto& large = cluster.Start("large");
+    ReplicateConfig policy{.replica_num = 2};
+    policy.preferred_segments = {"small-segment"};
+    EXPECT_EQ(large.Put("k", std::string(100'000, 'x'), &policy).code(), ErrorCode::kNoSpace);
+    EXPECT_EQ(large.UsedBytes(), 0u);
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node

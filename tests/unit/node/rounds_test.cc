@@ -1,0 +1,149 @@
+#include "node/rounds.h"
+
+#include <gtest/gtest.h>
+
+#include "node/wire.h"
+#include "support/test_cluster.h"
+
+namespace mooncake::node {
+namespace {
+
+using testing::Simulated;
+using testing::TestCluster;
+using testing::TestNode;
+
+struct TwoAndAClient {
+  explicit TwoAndAClient(TestCluster& cluster)
+      : runtime(cluster.runtime()),
+        a(cluster.Start("a")),
+        b(cluster.Start("b")),
+        client(cluster.Start("client", 0)) {}
+  Runtime& runtime;
+  TestNode& a;
+  TestNode& b;
+  TestNode& client;
+};
+
+// How long Again goes on with the same evidence.
+template <typename Evidence>
+uint64_t MsUntilItGivesUp(Runtime& runtime, Rounds& rounds, Evidence evidence) {
+  const uint64_t start_ms = runtime.NowMs();
+  do {
+    evidence();
+  } while (rounds.Again());
+  return runtime.NowMs() - start_ms;
+}
+
+TEST(Rounds, GroupsItemsByAuthorityInTheirOrder) {
+  Simulated(1, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    std::vector<std::string> keys = TestCluster::KeysAt(world.client, "a:1", 3);
+    for (const auto& key : TestCluster::KeysAt(world.client, "b:1", 3)) keys.push_back(key);
+    std::vector<KeyRef> refs;
+    for (const std::string& key : keys) refs.push_back(world.client.Ref(key));
+    Rounds rounds(world.client.core(), world.client.Deadline());
+    const std::vector<uint32_t> items = {5, 0, 1, 4};
+    const auto groups = rounds.Group(refs, items, {});
+    ASSERT_EQ(groups.size(), 2u);
+    EXPECT_EQ(groups[0].items, (std::vector<uint32_t>{5, 4}));
+    EXPECT_EQ(groups[1].items, (std::vector<uint32_t>{0, 1}));
+  });
+}
+
+TEST(Rounds, CutsFramesByItemsPayloadAndKeyBytes) {
+  Simulated(2, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    const std::string key = TestCluster::KeyAt(world.client, "a:1");
+    const auto frames = [&](std::vector<KeyRef> refs, std::vector<uint64_t> sizes) {
+      std::vector<uint32_t> items(refs.size());
+      for (uint32_t i = 0; i < items.size(); ++i) items[i] = i;
+      Rounds rounds(world.client.core(), world.client.Deadline());
+      size_t total = 0;
+      const auto groups = rounds.Group(refs, items, sizes);
+      for (const AuthorityGroup& group : groups) total += group.items.size();
+      EXPECT_EQ(total, refs.size());
+      return groups.size();
+    };
+    const KeyRef ref = world.client.Ref(key);
+    EXPECT_EQ(frames(std::vector<KeyRef>(kItemsPerMessageMax, ref), {}), 1u);
+    EXPECT_EQ(frames(std::vector<KeyRef>(kItemsPerMessageMax + 1, ref), {}), 2u);
+    EXPECT_EQ(frames({ref, ref, ref}, std::vector<uint64_t>(3, kPayloadPerMessageMax / 2)), 2u);
+    EXPECT_EQ(frames({ref, ref}, std::vector<uint64_t>(2, 2 * kPayloadPerMessageMax)), 2u);
+    const std::string long_key(60'000, 'k');
+    KeyRef long_ref = ref;
+    long_ref.key = long_key;
+    EXPECT_GE(frames(std::vector<KeyRef>(1000, long_ref), {}), 60'000'000u / kMessageSizeMax);
+  });
+}
+
+TEST(Rounds, LeavesOutWhatThisNodeOrNobodyAnswersFor) {
+  Simulated(3, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    const KeyRef ref = client.Ref("k");
+    const uint32_t item = 0;
+    Rounds nobody(client.core(), client.Deadline());
+    EXPECT_TRUE(nobody.Group({&ref, 1}, {&item, 1}, {}).empty());
+    EXPECT_EQ(nobody.last_error().code, ErrorCode::kTransport);
+    auto& a = cluster.Start("a");
+    Rounds self(a.core(), a.Deadline());
+    EXPECT_TRUE(self.Group({&ref, 1}, {&item, 1}, {}).empty());
+  });
+}
+
+TEST(Rounds, GoesOnUntilTheDeadlineWhileASlotIsTakenOver) {
+  Simulated(4, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    Rounds rounds(world.client.core(), world.runtime.NowMs() + 7'000);
+    const uint64_t ms = MsUntilItGivesUp(world.runtime, rounds,
+                                         [&] { rounds.NoteCode(kItemRetryLater, 0); });
+    EXPECT_GE(ms, 7'000u);
+    EXPECT_LE(ms, 7'100u);
+    EXPECT_EQ(rounds.last_error().code, ErrorCode::kTransport);
+  });
+}
+
+TEST(Rounds, ADeadPeerIsWaitedForNoLongerThanATakeover) {
+  Simulated(5, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    const uint64_t limit_ms = world.client.core().options.takeover_wait_ms;
+    Rounds rounds(world.client.core(), world.client.Deadline(60'000));
+    const uint64_t ms = MsUntilItGivesUp(world.runtime, rounds, [&] {
+      rounds.NotePeerFailed({"a", 1}, TransportError("gone"));
+    });
+    EXPECT_GE(ms, limit_ms);
+    EXPECT_LE(ms, limit_ms + 100);
+    EXPECT_EQ(rounds.last_error().context, "gone");
+  });
+}
+
+TEST(Rounds, AFailureLongAfterAnEarlierOneIsWaitedForAgain) {
+  Simulated(6, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    Rounds rounds(world.client.core(), world.client.Deadline(60'000));
+    rounds.NotePeerFailed({"a", 1}, TransportError("once"));
+    ASSERT_TRUE(rounds.Again());
+    const uint64_t until_ms = world.runtime.NowMs() + 10'000;
+    while (world.runtime.NowMs() < until_ms) {
+      rounds.NoteCode(kItemRetryLater, 0);
+      ASSERT_TRUE(rounds.Again());
+    }
+    rounds.NotePeerFailed({"b", 1}, TransportError("another"));
+    EXPECT_TRUE(rounds.Again());
+  });
+}
+
+TEST(Rounds, WaitsForTheViewThatAnAnswerKnows) {
+  Simulated(7, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    Rounds rounds(world.client.core(), world.client.Deadline());
+    const uint64_t before = rounds.view()->revision();
+    ASSERT_TRUE(world.a.node().SetState(NodeState::kDraining).ok());
+    rounds.NoteCode(kItemWrongAuthority, world.a.core().view()->revision());
+    ASSERT_TRUE(rounds.Again());
+    EXPECT_GT(rounds.view()->revision(), before);
+    EXPECT_GE(rounds.view()->revision(), world.a.core().view()->revision());
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node

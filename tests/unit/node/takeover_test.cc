@@ -1,0 +1,230 @@
+// What happens to slots, and so to keys, when views change.
+#include "node/takeover.h"
+
+#include <gtest/gtest.h>
+
+#include "support/test_cluster.h"
+
+namespace mooncake::node {
+namespace {
+
+using testing::MetadataFault;
+using testing::Simulated;
+using testing::TestCluster;
+using testing::TestNode;
+using testing::ValueOf;
+
+std::vector<std::string> Keys(int count) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < count; ++i) keys.push_back("key-" + std::to_string(i));
+  return keys;
+}
+
+// Which put's value a read returned, or why there was none.
+std::string Seen(TestNode& reader, const std::string& key) {
+  const auto value = reader.Get(key);
+  if (!value.ok()) return value.error().ToString();
+  for (int version = 0; version < 10; ++version) {
+    if (*value == ValueOf(key, 100, version)) return "version " + std::to_string(version);
+  }
+  return "wrong bytes";
+}
+
+void ExpectAll(TestNode& reader, const std::vector<std::string>& keys, int version = 0) {
+  for (const std::string& key : keys) {
+    EXPECT_EQ(Seen(reader, key), "version " + std::to_string(version))
+        << key << " read on " << reader.name();
+  }
+}
+
+void PutAll(TestNode& writer, const std::vector<std::string>& keys, uint64_t version = 0,
+            const ReplicateConfig* policy = nullptr) {
+  for (const std::string& key : keys) {
+    const Status status = writer.Put(key, ValueOf(key, 100, version), policy);
+    EXPECT_TRUE(status.ok()) << key << (status.ok() ? "" : status.error().ToString());
+  }
+}
+
+TEST(Takeover, AJoiningNodePullsTheRoutesOfItsSlots) {
+  Simulated(1, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    const auto keys = Keys(200);
+    PutAll(a, keys);
+    ASSERT_TRUE(a.Remove(keys[0]).ok());
+    auto& b = cluster.Start("b");
+    EXPECT_EQ(b.Get(keys[0]).code(), ErrorCode::kNotFound);
+    const std::vector<std::string> rest(keys.begin() + 1, keys.end());
+    ExpectAll(b, rest);
+    ExpectAll(a, rest);
+    PutAll(b, rest, 1);
+    ExpectAll(a, rest, 1);
+  });
+}
+
+TEST(Takeover, ALeavingNodeHandsItsSlotsOver) {
+  Simulated(2, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    const auto keys = TestCluster::KeysAt(a, "b:1", 50);
+    const ReplicateConfig local{.prefer_local = true};
+    PutAll(a, keys, 0, &local);  // Bytes on a, routes on b.
+    b.Close();
+    cluster.Settle();
+    ExpectAll(a, keys);
+  });
+}
+
+TEST(Takeover, RoutesOfADeadAuthorityAreRebuiltFromTheBytes) {
+  Simulated(3, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    auto& c = cluster.Start("c");
+    const auto keys = TestCluster::KeysAt(a, "b:1", 50);
+    const ReplicateConfig local{.prefer_local = true};
+    PutAll(a, keys, 0, &local);
+    PutAll(c, keys, 1, &local);  // The newest.
+    cluster.Settle();
+    cluster.Kill(b);
+    cluster.runtime().SleepMs(15'000);
+    ExpectAll(a, keys, 1);
+    ExpectAll(c, keys, 1);
+  });
+}
+
+TEST(Takeover, CallersAreCarriedOverTheDeathOfAnAuthority) {
+  Simulated(4, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    auto& client = cluster.Start("client", 0);
+    const auto keys = TestCluster::KeysAt(client, "b:1", 5);
+    const ReplicateConfig on_a{.preferred_storage_owners = {"a"}, .prefer_local = false};
+    PutAll(client, keys, 0, &on_a);
+    cluster.Settle();
+    cluster.Kill(b);
+    ExpectAll(client, keys);  // No pause: the calls themselves wait for the takeover.
+    PutAll(client, keys, 1);
+    ExpectAll(a, keys, 1);
+  });
+}
+
+TEST(Takeover, MirrorsFillInForAnOwnerThatDoesNotAnswer) {
+  Simulated(5, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    auto& c = cluster.Start("c");
+    std::vector<std::string> keys;  // Of b, with a as the next rank.
+    for (const std::string& key : TestCluster::KeysAt(a, "b:1", 60)) {
+      const auto view = a.core().view();
+      const auto ranks = view->Ranks(a.Ref(key).slot());
+      if (view->node(ranks[1]).lease.id.stable_id == "a") keys.push_back(key);
+    }
+    ASSERT_FALSE(keys.empty());
+    const ReplicateConfig local{.prefer_local = true};
+    PutAll(c, keys, 0, &local);
+    cluster.Settle();
+    cluster.network().Block(a.node().endpoint(), c.node().endpoint(), true);
+    cluster.Kill(b);
+    cluster.runtime().SleepMs(14'000);
+    cluster.network().Block(a.node().endpoint(), c.node().endpoint(), false);
+    cluster.runtime().SleepMs(6'000);
+    ExpectAll(a, keys);
+  });
+}
+
+TEST(Takeover, ASuspicionThatPassesLeavesEverySlotServed) {
+  for (uint64_t seed = 10; seed < 30; ++seed) {
+    Simulated(seed, [](TestCluster& cluster) {
+      auto& a = cluster.Start("a");
+      auto& b = cluster.Start("b");
+      auto& client = cluster.Start("client", 0);
+      const auto keys = Keys(40);
+      PutAll(client, keys);
+      for (int flap = 0; flap < 3; ++flap) {
+        ASSERT_TRUE(client.metadata.ReportSuspect({"a", 1}).ok());
+        cluster.runtime().SleepMs(cluster.runtime().Random() % 1'500);
+        ASSERT_TRUE(a.node().Heartbeat().ok());
+        cluster.runtime().SleepMs(cluster.runtime().Random() % 1'500);
+      }
+      cluster.runtime().SleepMs(3'000);
+      ExpectAll(client, keys);
+      PutAll(b, keys, 1);
+      ExpectAll(client, keys, 1);
+      PutAll(a, keys, 2);
+      ExpectAll(b, keys, 2);
+    });
+  }
+}
+
+TEST(Takeover, WritesThatASuccessorTookSurviveTheReturnOfTheSuspect) {
+  Simulated(31, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    auto& client = cluster.Start("client", 0);
+    const auto keys = TestCluster::KeysAt(client, "a:1", 10);
+    PutAll(client, keys);
+    cluster.network().SetPaused(a.node().endpoint(), true);
+    a.metadata.SetFault(MetadataFault::kDown);
+    PutAll(client, keys, 1);  // Waits for the stall, then for b.
+    ExpectAll(b, keys, 1);
+    a.metadata.SetFault(MetadataFault::kNone);
+    cluster.network().SetPaused(a.node().endpoint(), false);
+    cluster.runtime().SleepMs(10'000);
+    ExpectAll(client, keys, 1);
+    ExpectAll(a, keys, 1);
+  });
+}
+
+TEST(Takeover, AServiceThatCameBackEmptyLosesNoKey) {
+  for (uint64_t seed = 40; seed < 50; ++seed) {
+    Simulated(seed, [](TestCluster& cluster) {
+      auto& a = cluster.Start("a");
+      auto& b = cluster.Start("b");
+      auto& c = cluster.Start("c");
+      const auto keys = Keys(60);
+      const ReplicateConfig local{.prefer_local = true};
+      PutAll(a, keys, 0, &local);
+      cluster.Settle();
+      cluster.state().Forget();
+      cluster.runtime().SleepMs(20'000);
+      ExpectAll(b, keys);
+      ExpectAll(c, keys);
+    });
+  }
+}
+
+TEST(Takeover, AKilledOwnerTakesItsRoutesWithItAndFreesNothingElse) {
+  Simulated(60, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    const ReplicateConfig local{.prefer_local = true};
+    const auto keys = TestCluster::KeysAt(a, "a:1", 40);
+    const std::vector<std::string> on_a(keys.begin(), keys.begin() + 20);
+    const std::vector<std::string> on_b(keys.begin() + 20, keys.end());
+    PutAll(a, on_a, 0, &local);
+    PutAll(b, on_b, 0, &local);
+    cluster.Kill(b);
+    cluster.runtime().SleepMs(15'000);
+    ExpectAll(a, on_a);
+    for (const std::string& key : on_b) EXPECT_EQ(a.Get(key).code(), ErrorCode::kNotFound);
+    EXPECT_EQ(a.UsedBytes(), 20u * 128);
+  });
+}
+
+TEST(Takeover, AWriterThatDiesBeforeItsPublishGivesTheSpaceBack) {
+  Simulated(61, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    const auto keys = TestCluster::KeysAt(b, "b:1", 5);
+    cluster.network().Block(a.node().endpoint(), b.node().endpoint(), true);
+    const ReplicateConfig on_a{.preferred_storage_owners = {"a"}, .prefer_local = false};
+    for (const std::string& key : keys) EXPECT_TRUE(b.Put(key, "v", &on_a).ok());
+    EXPECT_EQ(b.Get(keys[0]).value_or(""), "v");
+    cluster.Kill(b);
+    cluster.runtime().SleepMs(60'000);
+    EXPECT_EQ(a.UsedBytes(), 0u);
+    EXPECT_EQ(a.Get(keys[0]).code(), ErrorCode::kNotFound);
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node
