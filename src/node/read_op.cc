@@ -38,17 +38,16 @@ class ReadOp : public ReadPlan {
   }
 
   std::vector<Result<uint64_t>> Run() {
-    std::vector<uint32_t> pending;
-    for (uint32_t i = 0; i < request_.items.size(); ++i) {
-      if (!TryLocal(i)) pending.push_back(i);
-    }
+    std::vector<uint32_t> pending(request_.items.size());
+    for (uint32_t i = 0; i < pending.size(); ++i) pending[i] = i;
+    ReadLocal(&pending);
     if (pending.empty()) return std::move(results_);
     state_.resize(request_.items.size());
     while (!pending.empty()) {
       pending = Round(pending);
       if (pending.empty()) break;
       if (!rounds_.Again()) break;
-      std::erase_if(pending, [this](uint32_t i) { return TryLocal(i); });
+      ReadLocal(&pending);
     }
     for (uint32_t i : pending) results_[i] = rounds_.last_error();
     return std::move(results_);
@@ -82,8 +81,17 @@ class ReadOp : public ReadPlan {
     std::optional<MutableBytes> memory;
   };
 
-  // True: the item has its result.
-  bool TryLocal(uint32_t i) {
+  // Reads what this node is the authority of, wherever the bytes are: from all of their owners
+  // at once. Leaves the items without a result.
+  void ReadLocal(std::vector<uint32_t>* items) {
+    std::vector<uint32_t> routed;
+    std::erase_if(*items, [&](uint32_t i) { return TryLocal(i, &routed); });
+    ReadRouted(&routed);
+    items->insert(items->end(), routed.begin(), routed.end());
+  }
+
+  // True: the item has its result, or its route, and is in `routed`.
+  bool TryLocal(uint32_t i, std::vector<uint32_t>* routed) {
     ExtentPin pin;
     const ReadItem& item = request_.items[i];
     const ItemCode code = core_.routes.Lookup(item.ref, nullptr, &pin);
@@ -99,9 +107,9 @@ class ReadOp : public ReadPlan {
       SetUnchanged(i, state_[i].route.size);
       return true;
     }
-    std::vector<uint32_t> routed{i};
-    ReadRouted(&routed);
-    return routed.empty();
+    state_[i].tried_replicas = 0;
+    routed->push_back(i);
+    return true;
   }
 
   void SetUnchanged(uint32_t i, uint64_t size) {

@@ -5,8 +5,9 @@ namespace mooncake::node {
 Status ReadReceiver::Place(size_t i, uint64_t size, uint64_t checksum) {
   const ReadItem& item = op_.item(items_[i]);
   const uint64_t bytes = op_.ranged() ? item.limit : size;
-  const auto targets = op_.TargetsOf(items_[i], bytes);
+  // Before any memory is taken for it: the size is only what the peer says.
   if (bytes > payload_left_) return TransportError("reply shorter than it says");
+  const auto targets = op_.TargetsOf(items_[i], bytes);
   payload_left_ -= bytes;
   values[i] = static_cast<uint32_t>(next_value_++);
   if (!targets) {  // The memory could not be had: read the bytes and drop them.
