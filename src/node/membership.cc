@@ -13,6 +13,7 @@ constexpr uint64_t kJoinRetryMs = 200;
 constexpr uint64_t kBeatRetryMs = 500;
 constexpr size_t kSuspicionsMax = 4096;
 constexpr uint64_t kTickMs = 250;
+constexpr uint64_t kAskAgainMs = 50;
 }  // namespace
 
 Membership::Membership(const MembershipOptions& options, Runtime& runtime, MetadataStore& metadata,
@@ -137,11 +138,19 @@ Status Membership::Renew() {
   if (renewed->recreated) RestorePolicy();
   if (renewed->recreated || renewed->was_suspect) {
     lease_was_lost_.store(true);
+    ForgetSuspicions();
     ReapplySoon();
   } else if (renewed->revision > view()->revision()) {
     RefreshSoon();
   }
   return Ok();
+}
+
+// It was this node that others could not reach: what it took for silence says nothing of them.
+void Membership::ForgetSuspicions() {
+  base::MutexLock lock(mu_);
+  suspicions_.clear();
+  suspect_count_.store(0);
 }
 
 void Membership::KeepPolicy(const RoutePolicy& policy) {
@@ -312,13 +321,17 @@ void Membership::Install(uint64_t revision) {
 
 bool Membership::RefreshTo(uint64_t revision, uint64_t deadline_ms) {
   const uint64_t fetch = fetches_started_.load() + 1;
+  uint64_t ask_at_ms = 0;  // Not as fast as the service answers: the revision may be nonsense.
   while (!stop_.load()) {
     if (revision > 0 ? view()->revision() >= revision : fetches_done_.load() >= fetch) return true;
     const uint64_t now_ms = runtime_.NowMs();
     if (now_ms >= deadline_ms || runtime_.Interrupted()) return false;
     fetched_->Clear();
-    refresh_->Set();
-    fetched_->WaitUntil(std::min(deadline_ms, now_ms + 50));
+    if (now_ms >= ask_at_ms) {
+      ask_at_ms = now_ms + kAskAgainMs;
+      refresh_->Set();
+    }
+    fetched_->WaitUntil(std::min(deadline_ms, ask_at_ms));
   }
   return false;
 }
@@ -364,7 +377,9 @@ void Membership::ReportSuspicions() {
   std::vector<NodeId> unreported;
   {
     base::MutexLock lock(mu_);
+    const uint64_t now_ms = runtime_.NowMs();
     for (auto& [id, suspicion] : suspicions_) {
+      if (suspicion.until_ms <= now_ms) continue;  // Old news by now.
       if (!std::exchange(suspicion.reported, true)) unreported.push_back(id);
     }
   }

@@ -103,6 +103,7 @@ class Membership {
   void RefreshLoop();
   Status Renew();
   void RestorePolicy();
+  void ForgetSuspicions();
   void RefreshOnce();
   Status FetchView();
   void Install(uint64_t revision);

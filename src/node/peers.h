@@ -48,12 +48,13 @@ class Peers {
   void CallMany(std::span<PeerCall> calls);
 
   // One request that needs no payload, to each of several peers at once. The reply of a peer
-  // that failed is its error. A reply that does not parse is kTransport.
+  // that failed is its error. A reply that does not parse is kTransport. `insist`: suspected
+  // ones are asked too.
   template <typename ReplyMessage, typename RequestMessage>
   std::vector<Result<ReplyMessage>> AskMany(std::span<const routing::ViewNode* const> peers,
                                             MessageType type,
                                             std::span<const RequestMessage> requests,
-                                            uint64_t deadline_ms);
+                                            uint64_t deadline_ms, bool insist = false);
   template <typename ReplyMessage, typename RequestMessage>
   Result<ReplyMessage> Ask(const routing::ViewNode& peer, MessageType type,
                            const RequestMessage& request, uint64_t deadline_ms) {
@@ -84,7 +85,7 @@ template <typename ReplyMessage, typename RequestMessage>
 std::vector<Result<ReplyMessage>> Peers::AskMany(std::span<const routing::ViewNode* const> peers,
                                                  MessageType type,
                                                  std::span<const RequestMessage> requests,
-                                                 uint64_t deadline_ms) {
+                                                 uint64_t deadline_ms, bool insist) {
   std::vector<MessageReply> replies(peers.size());
   std::vector<PeerCall> calls(peers.size());
   for (size_t i = 0; i < peers.size(); ++i) {
@@ -94,6 +95,7 @@ std::vector<Result<ReplyMessage>> Peers::AskMany(std::span<const routing::ViewNo
     calls[i].message = requests[i].SerializeAsString();
     calls[i].deadline_ms = deadline_ms;
     calls[i].observer = &replies[i];
+    calls[i].even_if_suspected = insist;
   }
   CallMany(calls);
   std::vector<Result<ReplyMessage>> results;

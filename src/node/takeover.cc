@@ -119,11 +119,13 @@ class Takeover {
         request.mutable_slots()->Add(slots.begin(), slots.end());
         request.set_cursor(cursor);
       }
-      auto replies = core_.peers.AskMany<Reply, Request>(peers, type, requests,
-                                                         core_.runtime.NowMs() + kPullTimeoutMs);
+      // Suspects too: the suspicion may be the trace of an outage of our own.
+      auto replies = core_.peers.AskMany<Reply, Request>(
+          peers, type, requests, core_.runtime.NowMs() + kPullTimeoutMs, true);
       for (size_t i = 0; i < asked.size(); ++i) {
         if (!replies[i].ok()) {
           cursors.erase(asked[i]);
+          silent_.insert(asked[i]);
           continue;
         }
         take(asked[i], *replies[i]);
@@ -174,7 +176,8 @@ class Takeover {
     for (size_t i = 0; i < after_.nodes().size(); ++i) {
       const auto index = static_cast<NodeIndex>(i);
       const ViewNode& node = after_.node(index);
-      if (index != self_ && node.readable && !node.lease.segments.empty()) owners[index] = rest;
+      const bool worth_asking = node.readable && !node.lease.segments.empty();
+      if (index != self_ && worth_asking && !silent_.contains(index)) owners[index] = rest;
     }
     ImportOwn(rest);
     const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
@@ -222,6 +225,7 @@ class Takeover {
   const ClusterView& after_;
   const NodeIndex self_;
   std::vector<Slot> pending_;
+  std::set<NodeIndex> silent_;  // Did not answer, and so are not asked again.
 };
 
 void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& after) {
