@@ -9,7 +9,6 @@ namespace mooncake::node {
 
 namespace {
 constexpr uint64_t kCheckTimeoutMs = 3'000;
-constexpr uint64_t kGraceMs = 10'000;  // Beyond the longest request of a writer.
 }  // namespace
 
 Reconciler::Reconciler(Runtime& runtime, Metrics& metrics, uint64_t lease_ttl_ms)
@@ -85,7 +84,8 @@ void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version) 
   if (code != CodeOf(ErrorCode::kNotFound)) return;
   if (extent->state() == ExtentState::kReserved) {
     const uint64_t age_ms = runtime_.NowMs() - extent->created_ms();
-    const uint64_t limit_ms = core_->options.request_timeout_ms + kGraceMs;
+    // A publish that was sent at the last moment arrives within the stall limit, or never.
+    const uint64_t limit_ms = core_->options.request_timeout_ms + core_->options.stall_timeout_ms;
     const bool gone =
         WriterGone(*extent, *core_->view()) && age_ms > core_->options.stall_timeout_ms;
     if (!gone && age_ms < limit_ms) return;
