@@ -52,8 +52,8 @@ routing::Scope LocalStore::ScopeFor(std::string_view tenant) const {
 Result<node::ScopeTable::Entry> LocalStore::EntryFor(std::string_view tenant) {
   if ((tenant.empty() || tenant == config_.tenant) && own_scope_) return *own_scope_;
   if (tenant.size() > node::kScopeSizeMax) {
-    return InvalidArgument(fmt::format("tenant of {} bytes: expected at most {}", tenant.size(),
-                                       node::kScopeSizeMax));
+    return InvalidArgument(
+        fmt::format("tenant of {} bytes: expected at most {}", tenant.size(), node::kScopeSizeMax));
   }
   const auto entry = core_.scopes.Intern(ScopeFor(tenant));
   if (!entry) return BackPressure("too many scopes are in use, or their names are too long");

@@ -56,8 +56,8 @@ Status Node::Open() {
                                    config_.options.stall_timeout_ms);
   evictor_ = std::make_unique<Evictor>(ports_.runtime, ports_.metrics);
   outbox_ = std::make_unique<Outbox>(ports_.runtime, ports_.metrics);
-  reconciler_ = std::make_unique<Reconciler>(ports_.runtime, ports_.metrics,
-                                             config_.membership.lease_ttl_ms);
+  reconciler_ =
+      std::make_unique<Reconciler>(ports_.runtime, ports_.metrics, config_.membership.lease_ttl_ms);
   core_ = std::make_unique<Core>(Core{config_.options, ports_.runtime, ports_.metrics, *membership_,
                                       *peers_, *names_, scopes_, extents_, routes_, dedup_,
                                       *evictor_, *outbox_});

@@ -90,10 +90,9 @@ bool PlacedWrite::HardOnesHold(const Copies& copies) const {
   size_t held = 0;
   for (uint32_t c = 0; c < placement.hard; ++c) {
     const routing::NodeIndex node = placement.candidates[c].node;
-    const auto owner =
-        node == routing::kNoNode
-            ? kSelf
-            : core_.names.IndexOf(rounds_.view()->node(node).lease.id.ToString());
+    const auto owner = node == routing::kNoNode
+                           ? kSelf
+                           : core_.names.IndexOf(rounds_.view()->node(node).lease.id.ToString());
     held += std::any_of(copies.places.begin(), copies.places.end(),
                         [&](const Place& place) { return place.owner == owner; });
   }

@@ -99,8 +99,8 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   Placement placement;
   if (replicate != nullptr) placement.refused = CheckPolicy(*replicate);
   if (placement.refused.code != ErrorCode::kOk) return placement;
-  placement.copies = replicate != nullptr ? replicate->replica_num
-                                          : std::max(1u, core.options.replica_count);
+  placement.copies =
+      replicate != nullptr ? replicate->replica_num : std::max(1u, core.options.replica_count);
   Chooser chooser(core, view);
   if (!core.options.routed_writes) {
     chooser.AddSelf({});

@@ -181,8 +181,7 @@ class Takeover {
     }
     ImportOwn(rest);
     const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
-        MessageType::kInventory, owners,
-        [&](NodeIndex, const v1::InventoryReply& reply) {
+        MessageType::kInventory, owners, [&](NodeIndex, const v1::InventoryReply& reply) {
           ReadRoutes(reply, [&](KeyedRoute& keyed) {
             core_.routes.Import(keyed.ref, keyed.route, false);
           });

@@ -18,8 +18,8 @@ namespace mooncake::testing {
 struct TransportCounts {
   uint64_t rounds = 0;
   uint64_t messages = 0;
-  uint64_t request_bytes = 0;  // Of payload.
-  uint64_t reply_bytes = 0;    // Of payload.
+  uint64_t request_bytes = 0;                   // Of payload.
+  uint64_t reply_bytes = 0;                     // Of payload.
   std::map<std::string, uint64_t> messages_to;  // By endpoint.
   std::map<uint16_t, uint64_t> messages_of;     // By type.
 };

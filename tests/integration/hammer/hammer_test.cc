@@ -48,8 +48,12 @@ class Process {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in, kCommandFd);
     posix_spawn_file_actions_adddup2(&actions, out, kReportFd);
-    std::vector<std::string> words = {"hammer", "--worker", url, std::to_string(segment_bytes),
-                                      std::to_string(kThreads), std::to_string(number + 1)};
+    std::vector<std::string> words = {"hammer",
+                                      "--worker",
+                                      url,
+                                      std::to_string(segment_bytes),
+                                      std::to_string(kThreads),
+                                      std::to_string(number + 1)};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -113,8 +117,8 @@ struct Report {
 Report ParseReport(const std::string& line) {
   Report report;
   std::istringstream words(line);
-  words >> report.puts >> report.puts_failed >> report.gets >> report.get_errors >>
-      report.wrong >> report.worst_ms;
+  words >> report.puts >> report.puts_failed >> report.gets >> report.get_errors >> report.wrong >>
+      report.worst_ms;
   std::getline(words, report.first_error);
   return report;
 }
@@ -219,7 +223,8 @@ TEST_F(Hammer, AKilledProcessTakesOnlyItsOwnKeysAndLeavesNoDebt) {
   runtime_.SleepMs(RunMs() / 2);
   processes_[3]->Kill();
   const Report report = Finish();
-  std::fprintf(stderr, "after a kill: %llu of %llu puts failed, %llu of %llu reads; worst %llu ms;%s\n",
+  std::fprintf(stderr,
+               "after a kill: %llu of %llu puts failed, %llu of %llu reads; worst %llu ms;%s\n",
                static_cast<unsigned long long>(report.puts_failed),
                static_cast<unsigned long long>(report.puts),
                static_cast<unsigned long long>(report.get_errors),

@@ -151,15 +151,13 @@ class Worker {
     const uint64_t until_ms = runtime_.NowMs() + ms;
     std::vector<std::thread> threads;
     for (int t = 0; t < threads_; ++t) {
-      threads.emplace_back([&, t] {
-        Hammerer(store_, runtime_, tally, base::Mix64(seed_ * 64 + t)).Run(until_ms);
-      });
+      threads.emplace_back(
+          [&, t] { Hammerer(store_, runtime_, tally, base::Mix64(seed_ * 64 + t)).Run(until_ms); });
     }
     for (std::thread& thread : threads) thread.join();
     std::ostringstream line;
-    line << tally.puts << ' ' << tally.puts_failed << ' ' << tally.gets << ' '
-         << tally.get_errors << ' ' << tally.wrong << ' ' << tally.worst_ms << ' '
-         << tally.first_error;
+    line << tally.puts << ' ' << tally.puts_failed << ' ' << tally.gets << ' ' << tally.get_errors
+         << ' ' << tally.wrong << ' ' << tally.worst_ms << ' ' << tally.first_error;
     return line.str();
   }
 
@@ -216,8 +214,7 @@ class Worker {
 
 }  // namespace
 
-int RunWorker(const std::string& metadata_url, uint64_t segment_bytes, int threads,
-              uint64_t seed) {
+int RunWorker(const std::string& metadata_url, uint64_t segment_bytes, int threads, uint64_t seed) {
   StoreConfig config;
   config.local_hostname = "127.0.0.1";
   config.metadata_url = metadata_url;

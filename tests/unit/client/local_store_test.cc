@@ -23,8 +23,8 @@ class LocalStoreTest : public ::testing::Test {
     parts.metadata = std::make_unique<metadata::MemoryMetadata>(
         std::make_shared<metadata::MemoryState>(), *runtime);
     parts.transport = std::make_unique<transfer::MemoryTransport>(network_);
-    parts.node = *node::Node::Start(TestCluster::Config("a"), {*runtime, *parts.metadata,
-                                                               *parts.transport, *parts.metrics});
+    parts.node = *node::Node::Start(TestCluster::Config("a"),
+                                    {*runtime, *parts.metadata, *parts.transport, *parts.metrics});
     parts.pool = *LocalPool::Open(1 << 16, 0);
     parts.runtime = std::move(runtime);
     StoreConfig config;

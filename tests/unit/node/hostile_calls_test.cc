@@ -121,9 +121,15 @@ void Mutate(std::mt19937_64& random, std::string* bytes) {
   for (uint64_t change = 0; change < 1 + random() % 3; ++change) {
     const size_t at = bytes->empty() ? 0 : random() % bytes->size();
     switch (random() % 3) {
-      case 0: bytes->insert(bytes->begin() + static_cast<long>(at), static_cast<char>(random())); break;
-      case 1: if (!bytes->empty()) (*bytes)[at] = static_cast<char>(random()); break;
-      default: if (!bytes->empty()) bytes->erase(at, 1 + random() % 4); break;
+      case 0:
+        bytes->insert(bytes->begin() + static_cast<long>(at), static_cast<char>(random()));
+        break;
+      case 1:
+        if (!bytes->empty()) (*bytes)[at] = static_cast<char>(random());
+        break;
+      default:
+        if (!bytes->empty()) bytes->erase(at, 1 + random() % 4);
+        break;
     }
   }
 }

@@ -136,8 +136,8 @@ TEST(Join, ASuccessorStandsBesideALiveHolder) {
     ASSERT_TRUE(world.Join(*second, "a", HolderAnswer::kAlive, true).ok());
     EXPECT_EQ(second->self(), (NodeId{"a", 2}));
     EXPECT_EQ(Members(*second), 2u);
-    ASSERT_TRUE(holder->HeartbeatNow().ok() || holder->HeartbeatNow().code() ==
-                                                   ErrorCode::kStaleEpoch);
+    ASSERT_TRUE(holder->HeartbeatNow().ok() ||
+                holder->HeartbeatNow().code() == ErrorCode::kStaleEpoch);
   });
 }
 

@@ -108,7 +108,8 @@ TEST(ScatterPlan, FillsTheTargetsAndTellsRightValuesFromWrongOnes) {
     std::vector<std::string> values, memory;
     std::vector<bool> spoilt;
     std::string wire;
-    for (size_t i = 0; i < 1 + random() % 6; ++i) values.push_back(Letters(random, random() % 9000));
+    for (size_t i = 0; i < 1 + random() % 6; ++i)
+      values.push_back(Letters(random, random() % 9000));
     for (const std::string& value : values) memory.push_back(std::string(value.size() + 10, '.'));
     for (size_t i = 0; i < values.size(); ++i) {
       plan.Add(Cut(random, Writable(memory[i])), values[i].size(), true,

@@ -210,10 +210,10 @@ TEST(RoundTrips, RemovalAndRoutesAreOne) {
     ThreeNodes nodes(cluster);
     const std::string key = TestCluster::KeyAt(nodes.client, "a:1");
     ASSERT_TRUE(nodes.client.Put(key, "v").ok());
-    const auto route = Count(cluster, nodes.client,
-                             [&] { EXPECT_EQ(nodes.client.Find(key)->size, 1u); });
-    const auto remove = Count(cluster, nodes.client,
-                              [&] { EXPECT_TRUE(nodes.client.Remove(key).ok()); });
+    const auto route =
+        Count(cluster, nodes.client, [&] { EXPECT_EQ(nodes.client.Find(key)->size, 1u); });
+    const auto remove =
+        Count(cluster, nodes.client, [&] { EXPECT_TRUE(nodes.client.Remove(key).ok()); });
     EXPECT_EQ(route.rounds, 1u);
     EXPECT_EQ(remove.rounds, 1u);
   });
@@ -226,8 +226,7 @@ TEST(RoundTrips, APutWithoutRoomAtItsAuthorityIsAWriteElsewhereAndAPublish) {
     auto& client = cluster.Start("client", 0);
     const std::string key = TestCluster::KeyAt(client, full.name());
     const std::string value = ValueOf(key, 100'000);
-    const auto counts =
-        Count(cluster, client, [&] { EXPECT_TRUE(client.Put(key, value).ok()); });
+    const auto counts = Count(cluster, client, [&] { EXPECT_TRUE(client.Put(key, value).ok()); });
     EXPECT_EQ(client.Get(key).value_or(""), value);
     EXPECT_LE(counts.rounds, 3u);
     EXPECT_EQ(counts.messages_of.at(TypeOf(MessageType::kWrite)), 1u);

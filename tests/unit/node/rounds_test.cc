@@ -94,8 +94,8 @@ TEST(Rounds, GoesOnUntilTheDeadlineWhileASlotIsTakenOver) {
   Simulated(4, [](TestCluster& cluster) {
     TwoAndAClient world(cluster);
     Rounds rounds(world.client.core(), world.runtime.NowMs() + 7'000);
-    const uint64_t ms = MsUntilItGivesUp(world.runtime, rounds,
-                                         [&] { rounds.NoteCode(kItemRetryLater, 0); });
+    const uint64_t ms =
+        MsUntilItGivesUp(world.runtime, rounds, [&] { rounds.NoteCode(kItemRetryLater, 0); });
     EXPECT_GE(ms, 7'000u);
     EXPECT_LE(ms, 7'100u);
     EXPECT_EQ(rounds.last_error().code, ErrorCode::kTransport);
@@ -107,9 +107,8 @@ TEST(Rounds, ADeadPeerIsWaitedForNoLongerThanATakeover) {
     TwoAndAClient world(cluster);
     const uint64_t limit_ms = world.client.core().options.takeover_wait_ms;
     Rounds rounds(world.client.core(), world.client.Deadline(60'000));
-    const uint64_t ms = MsUntilItGivesUp(world.runtime, rounds, [&] {
-      rounds.NotePeerFailed({"a", 1}, TransportError("gone"));
-    });
+    const uint64_t ms = MsUntilItGivesUp(
+        world.runtime, rounds, [&] { rounds.NotePeerFailed({"a", 1}, TransportError("gone")); });
     EXPECT_GE(ms, limit_ms);
     EXPECT_LE(ms, limit_ms + 100);
     EXPECT_EQ(rounds.last_error().context, "gone");

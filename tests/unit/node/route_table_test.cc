@@ -187,10 +187,12 @@ TEST_F(RouteTableTest, RemoveScopeLeavesOtherScopesAndUnservedSlotsAlone) {
   const Slot fenced[] = {RefOf("c", 1).slot()};
   table_.Fence(fenced);
   std::vector<std::string> removed;
-  EXPECT_EQ(table_.RemoveScope(1, [&](const KeyRef& ref, Superseded superseded) {
-    removed.emplace_back(ref.key);
-    EXPECT_EQ(superseded.remote.size(), 1u);
-  }), 2u);
+  EXPECT_EQ(table_.RemoveScope(1,
+                               [&](const KeyRef& ref, Superseded superseded) {
+                                 removed.emplace_back(ref.key);
+                                 EXPECT_EQ(superseded.remote.size(), 1u);
+                               }),
+            2u);
   std::sort(removed.begin(), removed.end());
   EXPECT_EQ(removed, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(table_.Lookup(RefOf("a", 2), nullptr, nullptr), kItemOk);

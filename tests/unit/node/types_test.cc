@@ -76,8 +76,8 @@ TEST(ErrorCodeOf, KeepsTheCodesOfTheTableAndMakesOthersUnspecified) {
 TEST(ParseNodeName, TakesTheLastColon) {
   EXPECT_EQ(*ParseNodeName("a:b:7"), (NodeId{"a:b", 7}));
   EXPECT_EQ(*ParseNodeName("n:18446744073709551615"), (NodeId{"n", ~uint64_t{0}}));
-  for (const char* bad : {"", "a", ":1", "a:", "a:x", "a:1x", "a: 1", "a:-1",
-                          "a:18446744073709551616"}) {
+  for (const char* bad :
+       {"", "a", ":1", "a:", "a:x", "a:1x", "a: 1", "a:-1", "a:18446744073709551616"}) {
     EXPECT_EQ(ParseNodeName(bad).code(), ErrorCode::kInvalidArgument) << bad;
   }
 }
