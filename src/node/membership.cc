@@ -314,8 +314,12 @@ void Membership::Install(uint64_t revision) {
   if (on_view_) on_view_(before, after);
   view_.store(after, std::memory_order_release);
   base::MutexLock lock(mu_);
-  std::erase_if(suspicions_,
-                [&](const auto& entry) { return after->Find(entry.first) == routing::kNoNode; });
+  std::erase_if(suspicions_, [&](const auto& entry) {
+    const routing::NodeIndex index = after->Find(entry.first);
+    if (index == routing::kNoNode) return true;
+    // Its own heartbeat has ended what we reported. It has its slots back, so it must be called.
+    return entry.second.reported && !after->node(index).lease.suspect;
+  });
   suspect_count_.store(static_cast<int>(suspicions_.size()));
 }
 

@@ -36,20 +36,24 @@ void Reconciler::Loop() {
   }
 }
 
-void Reconciler::NoteDepartures() {
+void Reconciler::NoteTakeovers() {
   const ViewPtr view = core_->view();
   const ViewPtr last = std::exchange(last_view_, view);
   if (whole_rounds_ > 0) --whole_rounds_;
   if (!last || last == view) return;
-  const auto left = [&](const routing::ViewNode& node) {
-    return view->Find(node.lease.id) == routing::kNoNode;
+  // Nodes that keep routes in the one view and not in the other.
+  const auto differ = [](const routing::ClusterView& one, const routing::ClusterView& other) {
+    return std::any_of(one.nodes().begin(), one.nodes().end(), [&](const routing::ViewNode& node) {
+      const routing::NodeIndex index = other.Find(node.lease.id);
+      return node.authority && (index == routing::kNoNode || !other.node(index).authority);
+    });
   };
-  if (std::any_of(last->nodes().begin(), last->nodes().end(), left)) whole_rounds_ = kWholeRounds;
+  if (differ(*last, *view) || differ(*view, *last)) whole_rounds_ = kWholeRounds;
 }
 
 void Reconciler::RunOnce() {
   const uint64_t now_ms = runtime_.NowMs();
-  NoteDepartures();
+  NoteTakeovers();
   std::vector<ExtentPin> doubtful;
   for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
     const size_t ahead =

@@ -4,7 +4,8 @@
 //    the authority is asked: named ones become live, others go once their writer's lease or its
 //    longest request is over.
 //  - Live extents, a part of them each round: those that the authority does not name go. All of
-//    them after a node has left: it may have taken notices about them along.
+//    them after slots have moved: a dead authority takes notices about them along, and a new one
+//    knows only the newest copies.
 //  - Routes whose owner has been out of the view for two rounds go.
 #pragma once
 
@@ -28,10 +29,10 @@ class Reconciler {
  private:
   static constexpr uint64_t kPeriodMsMax = 5'000;
   static constexpr size_t kLiveShardsPerRound = 4;
-  // The first can come before the slots of the node that left are taken over.
+  // The first can come before the slots that move are taken over.
   static constexpr int kWholeRounds = 3;
   void Loop();
-  void NoteDepartures();
+  void NoteTakeovers();
   void CheckExtents(const std::vector<ExtentPin>& extents);
   void Judge(const ExtentPin& extent, ItemCode code, Version version);
   bool WriterGone(const Extent& extent, const routing::ClusterView& view) const;

@@ -226,6 +226,7 @@ TEST(Membership, ASuspectIsLeftAloneForTheQuarantineOrUntilItAnswers) {
     auto a = world.Started("a");
     auto b = world.Started("b");
     ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    b->Stop();  // Else its next heartbeat ends the suspicion.
     a->Suspect(b->self());
     EXPECT_TRUE(a->Suspected(b->self()));
     EXPECT_FALSE(b->Suspected(a->self()));
@@ -238,6 +239,20 @@ TEST(Membership, ASuspectIsLeftAloneForTheQuarantineOrUntilItAnswers) {
     EXPECT_FALSE(a->Suspected(b->self()));
     a->Suspect(a->self());
     EXPECT_FALSE(a->Suspected(a->self()));
+  });
+}
+
+TEST(Membership, ANodeThatHasItsSlotsBackIsCalledAgainBeforeTheQuarantineIsOver) {
+  InWorld(36, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Started("b");
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    a->Suspect(b->self());
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    EXPECT_TRUE(a->Suspected(b->self()));
+    ASSERT_TRUE(b->HeartbeatNow().ok());
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    EXPECT_FALSE(a->Suspected(b->self()));
   });
 }
 
