@@ -226,6 +226,7 @@ void Membership::RefreshLoop() {
 
 void Membership::RefreshOnce() {
   const uint64_t started = fetches_started_.fetch_add(1) + 1;
+  const uint64_t freezes = freezes_.load();
   ReportSuspicions();
   const bool reapply = reapply_.exchange(false);
   auto revision = metadata_.Poll();
@@ -246,8 +247,9 @@ void Membership::RefreshOnce() {
     obs::LogRateLimited(obs::LogLevel::kWarning, "membership.refresh",
                         "membership not refreshed: " + status.error().ToString());
   }
-  // Also when the service did not answer: then nothing can have moved since it went away.
-  frozen_.store(false);
+  // Also when the service did not answer: then nothing can have moved since it went away. But
+  // what was asked before this process stood still says nothing about now.
+  if (freezes_.load() == freezes) frozen_.store(false);
   fetches_done_.store(started);
   fetched_->Set();
 }
@@ -402,6 +404,7 @@ void Membership::TickLoop() {
   while (!stop_.load()) {
     tick_->WaitUntil(runtime_.NowMs() + kTickMs);
     if (Frozen()) {
+      freezes_.fetch_add(1);
       frozen_.store(true);
       refresh_->Set();
     }

@@ -126,6 +126,7 @@ class Membership {
   std::atomic<uint64_t> fetches_started_{0};
   std::atomic<uint64_t> fetches_done_{0};
   std::atomic<uint64_t> last_tick_ms_{0};  // Of the ticker; old: the process stood still.
+  std::atomic<uint64_t> freezes_{0};       // How often it did.
   std::atomic<bool> frozen_{false};        // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<int> suspect_count_{0};
