@@ -109,6 +109,7 @@ class NodeProcess:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # Every thread stands still.
 
     def cont(self) -> None:
         self.process.send_signal(signal.SIGCONT)
