@@ -36,7 +36,7 @@ enum class NodeState : uint8_t { kStandby, kActive, kDraining, kSealed, kOffline
 struct SegmentRecord {
   std::string name;
   uint64_t capacity_bytes = 0;
-  uint64_t used_bytes = 0;  // As of the last heartbeat; a hint for placement.
+  uint64_t used_bytes = 0;               // As of the last heartbeat; a hint for placement.
   NodeState state = NodeState::kActive;  // kActive, kDraining, or kOffline for retired.
 
   bool operator==(const SegmentRecord&) const = default;
@@ -45,10 +45,10 @@ struct SegmentRecord {
 struct LeaseRecord {
   NodeId id;
   NodeState state = NodeState::kStandby;
-  std::string endpoint;      // host:port of the node port; empty: not reachable.
+  std::string endpoint;  // host:port of the node port; empty: not reachable.
   uint32_t protocol_major = 1;
   uint32_t protocol_minor = 0;
-  std::string host;          // Identifies the machine (boot id), for same-host decisions.
+  std::string host;  // Identifies the machine (boot id), for same-host decisions.
   uint64_t pid = 0;
   std::map<std::string, std::string> labels;
   std::vector<SegmentRecord> segments;

@@ -28,7 +28,7 @@ DedupTable::Verdict DedupTable::Begin(const std::string& origin, uint64_t sequen
                                       std::string* reply) {
   if (sequence == 0) return Verdict::kNew;
   Shard& shard = ShardOf(origin);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   Origin& entry = OriginLocked(shard, origin);
   auto [found, fresh] = entry.outcomes.try_emplace(sequence);
   if (fresh) return Verdict::kNew;
@@ -40,7 +40,7 @@ DedupTable::Verdict DedupTable::Begin(const std::string& origin, uint64_t sequen
 void DedupTable::Finish(const std::string& origin, uint64_t sequence, const std::string& reply) {
   if (sequence == 0) return;
   Shard& shard = ShardOf(origin);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   Origin& entry = OriginLocked(shard, origin);
   Outcome& outcome = entry.outcomes[sequence];
   if (outcome.done) return;
@@ -56,7 +56,7 @@ void DedupTable::Finish(const std::string& origin, uint64_t sequence, const std:
 void DedupTable::Abandon(const std::string& origin, uint64_t sequence) {
   if (sequence == 0) return;
   Shard& shard = ShardOf(origin);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   auto found = shard.origins.find(origin);
   if (found == shard.origins.end()) return;
   auto outcome = found->second.outcomes.find(sequence);

@@ -41,12 +41,12 @@ class DedupTable {
     std::list<std::string>::iterator recency;
   };
   struct Shard {
-    base::Mutex mu_;
-    std::unordered_map<std::string, Origin> origins MC_GUARDED_BY(mu_);
-    std::list<std::string> recent MC_GUARDED_BY(mu_);  // Most recent first.
+    base::Mutex mu;
+    std::unordered_map<std::string, Origin> origins MC_GUARDED_BY(mu);
+    std::list<std::string> recent MC_GUARDED_BY(mu);  // Most recent first.
   };
   Shard& ShardOf(const std::string& origin);
-  static Origin& OriginLocked(Shard& shard, const std::string& name) MC_REQUIRES(shard.mu_);
+  static Origin& OriginLocked(Shard& shard, const std::string& name) MC_REQUIRES(shard.mu);
 
   Shard shards_[kShards];
 };

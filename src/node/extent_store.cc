@@ -161,7 +161,7 @@ ExtentPin ExtentStore::ReserveIn(Segment& segment, const ReserveRequest& request
   ExtentPin pin(extent);
   const uint64_t key = PlaceKey(segment.index, *offset);
   IndexShard& shard = ShardOf(key);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   shard.by_place.insert_or_assign(key, pin);
   return pin;
 }
@@ -187,7 +187,7 @@ bool ExtentStore::Retire(Extent& extent) {
   ExtentPin index_pin;  // Dropped after the shard's lock.
   const uint64_t key = PlaceKey(segment.index, extent.offset_);
   IndexShard& shard = ShardOf(key);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   auto found = shard.by_place.find(key);
   if (found != shard.by_place.end() && found->second.get() == &extent) {
     std::swap(index_pin, found->second);
@@ -199,7 +199,7 @@ bool ExtentStore::Retire(Extent& extent) {
 ExtentPin ExtentStore::Find(uint32_t segment, uint64_t offset, uint64_t generation) const {
   const uint64_t key = PlaceKey(segment, offset);
   IndexShard& shard = ShardOf(key);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   auto found = shard.by_place.find(key);
   if (found == shard.by_place.end()) return {};
   const Extent& extent = *found->second;
@@ -261,7 +261,7 @@ void ExtentStore::GiveBack(Extent& extent) {
 std::vector<ExtentPin> ExtentStore::ShardExtents(size_t shard_number) const {
   std::vector<ExtentPin> extents;
   IndexShard& shard = shards_[shard_number];
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   extents.reserve(shard.by_place.size());
   for (const auto& [key, pin] : shard.by_place) extents.push_back(pin);
   return extents;

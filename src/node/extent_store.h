@@ -154,8 +154,8 @@ class ExtentStore {
 
  private:
   struct IndexShard {
-    mutable base::Mutex mu_;
-    std::unordered_map<uint64_t, ExtentPin> by_place MC_GUARDED_BY(mu_);
+    mutable base::Mutex mu;
+    std::unordered_map<uint64_t, ExtentPin> by_place MC_GUARDED_BY(mu);
   };
   template <typename Visit>
   void ForEachActive(const Visit& visit) const;

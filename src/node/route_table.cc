@@ -39,7 +39,7 @@ Version RouteTable::NextVersion(Version above) {
 
 ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local) const {
   Shard& shard = ShardOf(ref);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
@@ -68,7 +68,7 @@ void RouteTable::KeepShared(const Publication& kept, Superseded* superseded) {
 ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version* version,
                              Superseded* superseded) {
   Shard& shard = ShardOf(ref);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   const bool present = found != shard.entries.end();
@@ -105,7 +105,7 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
 
 ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {
   Shard& shard = ShardOf(ref);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
@@ -118,7 +118,7 @@ ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {
 ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, Version* version) {
   ExtentPin dropped;  // Released after the lock.
   Shard& shard = ShardOf(ref);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
@@ -148,7 +148,7 @@ uint64_t RouteTable::RemoveScope(
     std::vector<std::pair<uint64_t, Entry>> taken;
     {
       Shard& shard = shards_[i];
-      base::MutexLock lock(shard.mu_);
+      base::MutexLock lock(shard.mu);
       for (auto it = shard.entries.begin(); it != shard.entries.end();) {
         const bool served = GateLocked(shard, routing::SlotOf(it->first)) == kItemOk;
         if (!served || it->second.scope != scope) {
@@ -172,7 +172,7 @@ uint64_t RouteTable::RemoveScope(
 
 bool RouteTable::Serves(Slot slot) const {
   Shard& shard = shards_[ShardIndex(slot)];
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   return InfoOf(shard, slot).state == SlotState::kServing;
 }
 
@@ -181,7 +181,7 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
   std::vector<bool> wanted(routing::kSlotCount);
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     SlotState& state = InfoOf(shard, slot).state;
     if (state == SlotState::kServing) continue;
     state = SlotState::kPending;
@@ -191,7 +191,7 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
   std::vector<Entry> dropped;  // Destroyed without a lock.
   for (size_t i = 0; i < kShards && !pending.empty(); ++i) {
     Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     for (auto it = shard.entries.begin(); it != shard.entries.end();) {
       if (!wanted[routing::SlotOf(it->first)]) {
         ++it;
@@ -213,7 +213,7 @@ void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term) {
   }
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     SlotInfo& info = InfoOf(shard, slot);
     if (info.state == SlotState::kPending) info.state = SlotState::kServing;
   }
@@ -223,7 +223,7 @@ std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots) {
   std::vector<Slot> complete;
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     SlotState& state = InfoOf(shard, slot).state;
     if (state == SlotState::kForeign || state == SlotState::kFenced) continue;
     if (state != SlotState::kPending) complete.push_back(slot);
@@ -236,7 +236,7 @@ std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots) {
 void RouteTable::Lose(std::span<const Slot> slots) {
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     SlotState& state = InfoOf(shard, slot).state;
     if (state == SlotState::kServing) state = SlotState::kLost;
     if (state == SlotState::kPending) state = SlotState::kFenced;
@@ -250,7 +250,7 @@ void RouteTable::Unpin(std::span<const Slot> slots) {
   std::vector<ExtentPin> dropped;  // Released without a lock.
   for (size_t i = 0; i < kShards && !slots.empty(); ++i) {
     Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     for (auto& [hash, entry] : shard.entries) {
       const Slot slot = routing::SlotOf(hash);
       if (!wanted[slot] || !entry.local || InfoOf(shard, slot).state == SlotState::kServing) {
@@ -269,7 +269,7 @@ void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {
 
 void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror) {
   Shard& shard = ShardOf(ref);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   const SlotState state = InfoOf(shard, ref.slot()).state;
   const bool mirrored = state == SlotState::kForeign || state == SlotState::kFenced;
   if (mirror ? !mirrored : state != SlotState::kPending) return;
@@ -302,7 +302,7 @@ void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror) {
 void RouteTable::ForgetMirror(const KeyRef& ref, Version version) {
   ExtentPin dropped;
   Shard& shard = ShardOf(ref);
-  base::MutexLock lock(shard.mu_);
+  base::MutexLock lock(shard.mu);
   const SlotState state = InfoOf(shard, ref.slot()).state;
   if (state != SlotState::kForeign && state != SlotState::kFenced) return;
   auto found = FindLocked(shard, ref);
@@ -317,7 +317,7 @@ std::vector<KeyedRoute> RouteTable::Export(size_t shard_number,
   std::vector<KeyedRoute> routes;
   Shard& shard = shards_[shard_number];
   {
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     for (const auto& [hash, entry] : shard.entries) {
       if (!wanted(routing::SlotOf(hash))) continue;
       KeyedRoute& keyed = routes.emplace_back();
@@ -335,7 +335,7 @@ uint64_t RouteTable::SweepOwners(const std::function<bool(NameIndex)>& gone) {
   uint64_t changed = 0;
   for (size_t i = 0; i < kShards; ++i) {
     Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu_);
+    base::MutexLock lock(shard.mu);
     for (auto it = shard.entries.begin(); it != shard.entries.end();) {
       std::vector<Place>& remote = it->second.route.replicas;
       changed += std::erase_if(remote, [&](const Place& p) { return gone(p.owner); }) > 0;

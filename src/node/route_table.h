@@ -114,18 +114,18 @@ class RouteTable {
     SlotState state = SlotState::kForeign;
   };
   struct Shard {
-    mutable base::Mutex mu_;
-    Entries entries MC_GUARDED_BY(mu_);
-    std::array<SlotInfo, routing::kSlotCount / kShards> slots MC_GUARDED_BY(mu_);
+    mutable base::Mutex mu;
+    Entries entries MC_GUARDED_BY(mu);
+    std::array<SlotInfo, routing::kSlotCount / kShards> slots MC_GUARDED_BY(mu);
   };
 
   static size_t ShardIndex(routing::Slot slot) { return slot % kShards; }
   Shard& ShardOf(const KeyRef& ref) const { return shards_[ShardIndex(ref.slot())]; }
-  static SlotInfo& InfoOf(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu_) {
+  static SlotInfo& InfoOf(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu) {
     return shard.slots[slot / kShards];
   }
-  static ItemCode GateLocked(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu_);
-  static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu_);
+  static ItemCode GateLocked(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu);
+  static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu);
   Version NextVersion(Version above);
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);

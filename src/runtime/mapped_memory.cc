@@ -114,10 +114,10 @@ Result<MappedMemory> MappedMemory::MapDescriptor(int fd, uint64_t size, bool wri
 namespace {
 
 // Asks the kernel to copy one byte: unlike a load, that fails instead of raising a signal.
-bool CanRead(uintptr_t address) {
+bool CanRead(const std::byte* address) {
   char byte = 0;
   const iovec local{&byte, 1};
-  const iovec remote{reinterpret_cast<void*>(address), 1};
+  const iovec remote{const_cast<std::byte*>(address), 1};
   if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1) return true;
   return errno != EFAULT && errno != ENOMEM;  // Forbidden here (seccomp): mincore has to do.
 }
@@ -126,16 +126,17 @@ bool CanRead(uintptr_t address) {
 
 bool IsReadable(const void* data, size_t size) {
   constexpr uintptr_t kPage = 4096;
-  constexpr uintptr_t kStep = 1ULL << 30;
+  constexpr size_t kStep = 1ULL << 30;
   const auto base = reinterpret_cast<uintptr_t>(data);
   if (size == 0 || base == 0 || size > UINTPTR_MAX - kPage - base) return false;
-  const uintptr_t end = base + size;
+  const auto* const first = static_cast<const std::byte*>(data);
+  const size_t before = base % kPage;  // mincore wants whole pages.
   std::vector<unsigned char> pages(std::min(kStep, size + 2 * kPage) / kPage + 1);
-  for (uintptr_t begin = base / kPage * kPage; begin < end; begin += kStep) {
-    const size_t length = std::min(kStep, end - begin);
-    if (mincore(reinterpret_cast<void*>(begin), length, pages.data()) != 0) return false;
+  for (size_t at = 0; at < size + before; at += kStep) {
+    auto* const page = const_cast<std::byte*>(first - before + at);
+    if (mincore(page, std::min(kStep, size + before - at), pages.data()) != 0) return false;
   }
-  return CanRead(base) && CanRead(end - 1);
+  return CanRead(first) && CanRead(first + size - 1);
 }
 
 MappedMemory::MappedMemory(MappedMemory&& other) noexcept

@@ -62,7 +62,7 @@ struct Call {
   uint16_t type = 0;          // MessageType of the node protocol; opaque here.
   std::string_view message;
   std::span<const ConstBytes> payload;
-  uint64_t deadline_ms = 0;  // Runtime::NowMs scale. Travels to the peer as time left.
+  uint64_t deadline_ms = 0;          // Runtime::NowMs scale. Travels to the peer as time left.
   CallObserver* observer = nullptr;  // Not null.
 
   Status status;  // Out. kTransport for everything the network did.
@@ -125,8 +125,7 @@ class Transport {
 
   // Starts to serve. Returns the endpoint "host:port" that peers dial (the port is filled in
   // when 0 was asked). `service` outlives Close. kInvalidArgument names a port in use.
-  virtual Result<std::string> Listen(const std::string& host, uint16_t port,
-                                     Service* service) = 0;
+  virtual Result<std::string> Listen(const std::string& host, uint16_t port, Service* service) = 0;
 
   // Fills status and failure of every call.
   virtual void CallMany(std::span<Call> calls) = 0;

@@ -70,7 +70,7 @@ static_assert(sizeof(FrameHeader) == 40 && std::is_trivially_copyable_v<FrameHea
 template <typename T>
 T ReadWire(std::string_view bytes) {
   T value;
-  std::memcpy(&value, bytes.data(), sizeof(T));
+  bytes.copy(reinterpret_cast<char*>(&value), sizeof(T));
   return value;
 }
 

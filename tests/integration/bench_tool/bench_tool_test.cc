@@ -71,7 +71,7 @@ TEST(BenchTool, MeasuresEveryInterface) {
 
 TEST(BenchTool, TakesSizesDurationsAndTheEnvironment) {
   const Ended run = RunTool("bench --layout local --value-size 64K --duration 0.2 --output json",
-                          "MC_BENCH_MODE=get MC_BENCH_KEY_SPACE_SIZE=50");
+                            "MC_BENCH_MODE=get MC_BENCH_KEY_SPACE_SIZE=50");
   ASSERT_EQ(run.code, 0);
   const auto json = nlohmann::json::parse(run.text);
   EXPECT_EQ(json["mode"], "get");
