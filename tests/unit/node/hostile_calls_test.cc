@@ -33,88 +33,88 @@ bool Serve(NodeService& service, uint16_t type, const std::string& message, uint
   return true;
 }
 
-// A well-formed request of each type, as text, with the payload that it announces.
-std::pair<std::string, uint64_t> Sample(TestNode& node, MessageType type) {
-  const std::string key = "key";
-  const auto fill = [&](auto message) {
-    message.mutable_origin()->set_node("peer:1");
-    message.mutable_origin()->set_sequence(5);
-    return message;
-  };
-  const auto keyed = [&](auto message) {
-    AddKey(key, message.mutable_keys());
-    return message;
-  };
-  v1::Route route;
-  WriteRoute(key, {3, 10, 4, true, false, {Place{kSelf, 0, 64, 1}}}, node.core().names, &route);
+template <typename Message>
+Message From(Message message) {
+  message.mutable_origin()->set_node("peer:1");
+  message.mutable_origin()->set_sequence(5);
+  return message;
+}
+
+template <typename Message>
+Message WithKey(Message message) {
+  AddKey("key", message.mutable_keys());
+  return From(std::move(message));
+}
+
+using Sampled = std::pair<std::string, uint64_t>;  // A message, and the payload it announces.
+
+// A well-formed request of the types that name keys.
+std::optional<Sampled> SampleWithKey(TestNode& node, MessageType type) {
+  constexpr uint64_t kPayload = 100 + kChecksumBytes;
+  auto put = WithKey(v1::PutRequest());
+  put.add_value_sizes(100);
+  auto write = WithKey(v1::WriteRequest());
+  write.set_owner(node.name());
+  write.add_value_sizes(100);
+  auto get = WithKey(v1::GetRequest());
+  get.add_limits(100);
+  get.add_offsets(0);
   switch (type) {
-    case MessageType::kPing: return {fill(v1::PingRequest()).SerializeAsString(), 0};
-    case MessageType::kExist: return {keyed(fill(v1::ExistRequest())).SerializeAsString(), 0};
-    case MessageType::kRoute: return {keyed(fill(v1::RouteRequest())).SerializeAsString(), 0};
-    case MessageType::kRemove: return {keyed(fill(v1::RemoveRequest())).SerializeAsString(), 0};
-    case MessageType::kRemoveAll: return {fill(v1::RemoveAllRequest()).SerializeAsString(), 0};
-    case MessageType::kPut: {
-      auto put = keyed(fill(v1::PutRequest()));
-      put.add_value_sizes(100);
-      return {put.SerializeAsString(), 100 + kChecksumBytes};
-    }
-    case MessageType::kWrite: {
-      auto write = keyed(fill(v1::WriteRequest()));
-      write.set_owner(node.name());
-      write.add_value_sizes(100);
-      return {write.SerializeAsString(), 100 + kChecksumBytes};
-    }
-    case MessageType::kGet: {
-      auto get = keyed(fill(v1::GetRequest()));
-      get.add_limits(100);
-      get.add_offsets(0);
-      return {get.SerializeAsString(), 0};
-    }
-    case MessageType::kRead: {
-      auto read = fill(v1::ReadRequest());
-      read.set_owner(node.name());
-      *read.add_extents() = route.replicas(0);
-      read.add_key_hashes(1);
-      read.add_offsets(0);
-      read.add_sizes(10);
-      return {read.SerializeAsString(), 0};
-    }
-    case MessageType::kPublish: {
-      auto publish = fill(v1::PublishRequest());
-      *publish.add_routes() = route;
-      return {publish.SerializeAsString(), 0};
-    }
-    case MessageType::kNotice: {
-      auto notice = fill(v1::NoticeRequest());
-      notice.set_owner(node.name());
-      *notice.add_committed() = route.replicas(0);
-      notice.add_versions(3);
-      return {notice.SerializeAsString(), 0};
-    }
-    case MessageType::kCheck: {
-      auto check = fill(v1::CheckRequest());
-      check.add_scopes()->set_tenant("t");
-      *check.add_extents() = route;
-      return {check.SerializeAsString(), 0};
-    }
-    case MessageType::kPull: {
-      auto pull = fill(v1::PullRequest());
-      pull.add_slots(7);
-      return {pull.SerializeAsString(), 0};
-    }
-    case MessageType::kInventory: {
-      auto inventory = fill(v1::InventoryRequest());
-      inventory.add_slots(7);
-      return {inventory.SerializeAsString(), 0};
-    }
-    case MessageType::kMirror: {
-      auto mirror = fill(v1::MirrorRequest());
-      mirror.add_scopes()->set_tenant("t");
-      *mirror.add_routes() = route;
-      return {mirror.SerializeAsString(), 0};
-    }
+    case MessageType::kExist: return Sampled{WithKey(v1::ExistRequest()).SerializeAsString(), 0};
+    case MessageType::kRoute: return Sampled{WithKey(v1::RouteRequest()).SerializeAsString(), 0};
+    case MessageType::kRemove: return Sampled{WithKey(v1::RemoveRequest()).SerializeAsString(), 0};
+    case MessageType::kPut: return Sampled{put.SerializeAsString(), kPayload};
+    case MessageType::kWrite: return Sampled{write.SerializeAsString(), kPayload};
+    case MessageType::kGet: return Sampled{get.SerializeAsString(), 0};
+    default: return std::nullopt;
   }
-  return {};
+}
+
+// The same for those that name routes.
+std::optional<Sampled> SampleWithRoute(TestNode& node, MessageType type) {
+  v1::Route route;
+  WriteRoute("key", {3, 10, 4, true, false, {Place{kSelf, 0, 64, 1}}}, node.core().names, &route);
+  auto read = From(v1::ReadRequest());
+  read.set_owner(node.name());
+  *read.add_extents() = route.replicas(0);
+  read.add_key_hashes(1);
+  read.add_offsets(0);
+  read.add_sizes(10);
+  auto publish = From(v1::PublishRequest());
+  *publish.add_routes() = route;
+  auto notice = From(v1::NoticeRequest());
+  notice.set_owner(node.name());
+  *notice.add_committed() = route.replicas(0);
+  notice.add_versions(3);
+  auto check = From(v1::CheckRequest());
+  check.add_scopes()->set_tenant("t");
+  *check.add_extents() = route;
+  auto mirror = From(v1::MirrorRequest());
+  mirror.add_scopes()->set_tenant("t");
+  *mirror.add_routes() = route;
+  switch (type) {
+    case MessageType::kRead: return Sampled{read.SerializeAsString(), 0};
+    case MessageType::kPublish: return Sampled{publish.SerializeAsString(), 0};
+    case MessageType::kNotice: return Sampled{notice.SerializeAsString(), 0};
+    case MessageType::kCheck: return Sampled{check.SerializeAsString(), 0};
+    case MessageType::kMirror: return Sampled{mirror.SerializeAsString(), 0};
+    default: return std::nullopt;
+  }
+}
+
+Sampled Sample(TestNode& node, MessageType type) {
+  if (auto sampled = SampleWithKey(node, type)) return *std::move(sampled);
+  if (auto sampled = SampleWithRoute(node, type)) return *std::move(sampled);
+  auto pull = From(v1::PullRequest());
+  pull.add_slots(7);
+  auto inventory = From(v1::InventoryRequest());
+  inventory.add_slots(7);
+  switch (type) {
+    case MessageType::kPull: return {pull.SerializeAsString(), 0};
+    case MessageType::kInventory: return {inventory.SerializeAsString(), 0};
+    case MessageType::kRemoveAll: return {From(v1::RemoveAllRequest()).SerializeAsString(), 0};
+    default: return {From(v1::PingRequest()).SerializeAsString(), 0};
+  }
 }
 
 void Mutate(std::mt19937_64& random, std::string* bytes) {
