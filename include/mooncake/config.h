@@ -13,6 +13,18 @@
 
 namespace mooncake {
 
+// The trace of a process, and the log that goes with it.
+struct TraceConfig {
+  bool enabled = false;        // The log at the level of `filter`; implied by `file`.
+  std::string file;            // The log goes there instead of to stderr.
+  std::string filter;          // trace, debug, info, warn, error or off, also "target=level,...".
+  std::string jsonl_file;      // One line of JSON for each call.
+  bool item_metadata = false;  // Also one for the items of each batch of buffers.
+  std::string key_mode = "hash";  // hash | full: whether keys are written out.
+  std::string dir;                // /tracing?file= may write under it only. Empty: anywhere.
+  std::string admin_token;        // Lets /tracing?file= be used from other hosts.
+};
+
 struct StoreConfig {
   // Where this node is reached: host, host:port or [v6]:port.
   std::string local_hostname;
@@ -62,6 +74,12 @@ struct StoreConfig {
   uint64_t local_hot_cache_max_age_ms = 1'000;  // Without validation: of a copy in use.
 
   std::string cluster_secret;  // Empty: peers are not authenticated.
+
+  // The process's metrics server, started after setup unless it runs. Empty, false: not started.
+  std::string metrics_addr;  // host:port.
+  bool enable_client_http_server = false;
+  uint16_t client_http_port = 0;  // On the loopback; 0: any free port.
+  TraceConfig trace;
 
   std::string redis_username;  // Used where the URL names none.
   std::string redis_password;

@@ -196,6 +196,9 @@ class Store {
   virtual Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
                                           std::optional<uint64_t> deadline_ms);
   virtual std::string MetricsText() = 0;  // Prometheus text format 0.0.4.
+  // Counts a call that was refused before a method of the store was called for it: the thread's
+  // ApiScope has its name and its refused items (observability.h).
+  virtual void CountRefused() {}
   // Whether calls can be served: kInvalidState after Close; of a daemon's client, what the daemon
   // says, or kTransport.
   virtual Status CheckHealth() { return closed() ? Status(InvalidState("closed")) : Ok(); }

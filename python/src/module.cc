@@ -6,6 +6,7 @@
 #include "host_allocator.h"
 #include "mooncake/config.h"
 #include "mooncake/store.h"
+#include "observability.h"
 #include "pool_lease.h"
 #include "store_object.h"
 
@@ -18,6 +19,7 @@ PYBIND11_MODULE(_store, module) {
       !python::AddHostAllocator(module.ptr())) {
     throw pybind11::error_already_set();
   }
+  python::AddObservability(module);
   module.def("is_config_name", &mooncake::IsConfigName, pybind11::arg("name"),
              "Whether setup knows a setting of this name.");
   module.def("nearest_config_name", &mooncake::NearestConfigName, pybind11::arg("name"),

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "mooncake/observability.h"
 #include "obs/log.h"
 
 namespace mooncake::python {
@@ -14,6 +15,7 @@ bool MayTouch(const Store& store, uint64_t address, uint64_t size) {
 }
 
 void LogRefused(const char* method, uint64_t address, uint64_t size) {
+  ++ApiScope::OfThread().refused;
   char text[160];
   std::snprintf(text, sizeof text,
                 "memory at 0x%llx of %llu bytes is not registered; call register_buffer first, "

@@ -71,6 +71,7 @@ PyObject* PutOne(PyObject* self, const CallArgs& args, const char* method) {
   if (!call) return nullptr;
   if (!MayTouch(*call.store(), address, size)) {
     LogRefused(method, address, size);
+    call->CountRefused();
     return PyLong_FromLong(-1);
   }
   Status status;
@@ -107,6 +108,7 @@ PyObject* GetInto(PyObject* self, const CallArgs& args) {
   if (!call) return nullptr;
   if (!MayTouch(*call.store(), address, size)) {
     LogRefused("get_into", address, size);
+    call->CountRefused();
     return PyLong_FromLong(kRefusedCode);
   }
   Result<uint64_t> got = uint64_t{0};

@@ -228,7 +228,7 @@ void LeakInherited(std::shared_ptr<Store> store) {
   static_cast<void>(std::make_unique<std::shared_ptr<Store>>(std::move(store)).release());
 }
 
-Call::Call(PyObject* self, const char* method) : method_(method) {
+Call::Call(PyObject* self, const char* method) : method_(method), scope_(method) {
   const State& state = StateOf(self);
   if (state.store == nullptr) {
     RaiseRuntime(

@@ -14,6 +14,7 @@
 #include "args.h"
 #include "errors.h"
 #include "gil.h"
+#include "mooncake/observability.h"
 #include "mooncake/store.h"
 
 namespace mooncake::python {
@@ -41,6 +42,7 @@ class Call {
 
  private:
   const char* method_;
+  const ApiScope scope_;
   std::shared_ptr<Store> store_;
 };
 

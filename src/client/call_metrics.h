@@ -1,22 +1,43 @@
-// CallMetrics: counts the outcomes of a store's calls, by operation, one handle per series,
-// looked up once.
+// CallMetrics: counts the outcomes of a store's calls, by the operation that was called, one
+// handle per series, looked up once.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
+#include "base/mutex.h"
+#include "mooncake/observability.h"
 #include "mooncake/result.h"
 #include "obs/metrics.h"
+#include "obs/tracer.h"
 #include "runtime/runtime.h"
 
 namespace mooncake::client {
 
+// In the order of the table of names.
 enum class Operation : uint8_t {
   kPut,
+  kUpsert,
+  kPutParts,
   kBatchPut,
+  kPutBatch,
+  kUpsertBatch,
+  kPutFrom,
+  kUpsertFrom,
+  kBatchPutFrom,
+  kBatchPutFromMultiBuffers,
   kGet,
+  kGetBuffer,
   kBatchGet,
-  kGetRanges,
+  kGetBatch,
+  kBatchGetBuffer,
+  kGetInto,
+  kBatchGetInto,
+  kBatchGetIntoMultiBuffers,
+  kGetIntoRanges,
   kIsExist,
   kBatchIsExist,
   kGetSize,
@@ -27,19 +48,23 @@ enum class Operation : uint8_t {
   kRegisterBuffer,
   kUnregisterBuffer,
 };
-inline constexpr size_t kOperations = 14;
+inline constexpr size_t kOperations = 28;
+
+// By its name, else `otherwise`.
+Operation OperationOf(std::string_view name, Operation otherwise);
+std::string_view NameOf(Operation operation);
 
 class CallMetrics {
  public:
-  explicit CallMetrics(Metrics& metrics);
+  // `limit_ms`: how long a call may take; one that broke off at it timed out.
+  CallMetrics(Metrics& metrics, uint64_t limit_ms, std::string tenant);
 
   // One call with its items. Construct at the start; the outcomes come in by Item and Bytes;
   // the destructor writes them down. The call's own result is its worst item's.
   class Call {
    public:
-    Call(CallMetrics& metrics, Runtime& runtime, Operation operation)
-        : metrics_(metrics), runtime_(runtime), operation_(operation), start_ns_(runtime.NowNs()) {}
-    ~Call() { metrics_.Note(*this, runtime_.NowNs() - start_ns_); }
+    Call(CallMetrics& metrics, Runtime& runtime, Operation operation);
+    ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
@@ -47,30 +72,64 @@ class CallMetrics {
     void BytesIn(uint64_t bytes) { bytes_in_ += bytes; }
     void BytesOut(uint64_t bytes) { bytes_out_ += bytes; }
 
+    Operation operation() const { return operation_; }
+    uint64_t request() const { return request_; }  // Of the trace; 0: this call is not traced.
+
    private:
     friend class CallMetrics;
     CallMetrics& metrics_;
     Runtime& runtime_;
+    ApiScope::State& scope_;
     const Operation operation_;
     const uint64_t start_ns_;
+    const uint64_t request_;
     uint64_t bytes_in_ = 0;
     uint64_t bytes_out_ = 0;
-    bool missed_ = false;
-    bool failed_ = false;
+    std::array<uint64_t, 4> items_{};  // By Outcome.
   };
+
+  // Brings up to date what is derived from the rest; before the metrics are read.
+  void Refresh();
 
  private:
-  enum Outcome : uint8_t { kOk, kMiss, kError };
-  struct Series {
-    std::array<Counter*, 3> total{};
-    std::array<Histogram*, 3> duration{};
-    Counter* bytes_in = nullptr;
-    Counter* bytes_out = nullptr;
+  enum Outcome : uint8_t { kOk, kMiss, kConflict, kError };
+  static constexpr size_t kOutcomes = 4;
+  static constexpr size_t kReasons = 14;
+
+  // A call touches as little as it can: the number of calls is that of the observations of
+  // `duration`, and Refresh derives the rest. What is null was never needed.
+  struct Handles {
+    std::atomic<Histogram*> duration{};
+    std::atomic<Counter*> bytes_in{};
+    std::atomic<Counter*> bytes_out{};
+    // Items beyond one for each call, modulo 2^64: a call may have none.
+    std::atomic<uint64_t> more_items{0};
   };
+  struct Series {
+    Counter* started = nullptr;
+    std::array<Handles, kOutcomes> results;
+    std::array<std::atomic<Counter*>, kReasons> reasons{};
+  };
+
+  static Outcome OutcomeOf(ErrorCode code);
+  Counter& Count(std::atomic<Counter*>& handle, const char* name, Operation operation,
+                 const char* label, std::string_view value);
+  void NoteReason(const Call& call, ErrorCode code);
   void Note(const Call& call, uint64_t ns);
+  void Trace(const Call& call, Outcome outcome, uint64_t ns);
+  Histogram& DurationOf(Operation operation, Outcome outcome);
+  // Adds what `source` has more than the counter.
+  void CatchUp(const char* name, const Labels& labels, uint64_t source);
+  void RefreshOperation(Operation operation);
+  // The calls that ended so.
+  uint64_t RefreshResult(Operation operation, size_t outcome);
 
   Metrics& metrics_;
+  obs::Tracer& tracer_;
+  const uint64_t limit_ms_;
+  const std::string tenant_;
   std::array<Series, kOperations> series_;
+  base::Mutex refresh_mu_;
 };
 
 }  // namespace mooncake::client

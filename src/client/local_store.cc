@@ -33,15 +33,19 @@ struct Batch {
 LocalStore::LocalStore(const StoreConfig& config, StoreParts parts)
     : config_(config),
       parts_(std::move(parts)),
-      calls_(*parts_.metrics),
+      calls_(*parts_.metrics, config.request_timeout_ms, config.tenant),
       core_(parts_.node->core()),
-      own_scope_(core_.scopes.Intern(ScopeFor({}))) {}
+      own_scope_(core_.scopes.Intern(ScopeFor({}))),
+      gauges_(*parts_.metrics, core_, config_),
+      source_(std::make_unique<obs::MetricsHub::Source>(obs::MetricsHub::OfProcess(), config.tenant,
+                                                        [this] { return ReadMetrics(); })) {}
 
 LocalStore::~LocalStore() { Close(); }
 
 void LocalStore::Close() {
   if (closed_.exchange(true)) return;
   parts_.node->Close();
+  source_.reset();  // Nothing is counted any more.
 }
 
 routing::Scope LocalStore::ScopeFor(std::string_view tenant) const {
@@ -62,6 +66,38 @@ Result<node::ScopeTable::Entry> LocalStore::EntryFor(std::string_view tenant) {
 
 uint64_t LocalStore::Deadline() const {
   return parts_.runtime->NowMs() + config_.request_timeout_ms;
+}
+
+bool LocalStore::TracesItems(const CallMetrics::Call& call) const {
+  if (call.request() == 0 || !obs::Tracer::OfProcess().wants_items()) return false;
+  return call.operation() == Operation::kBatchPutFrom ||
+         call.operation() == Operation::kBatchPutFromMultiBuffers ||
+         call.operation() == Operation::kBatchGetInto ||
+         call.operation() == Operation::kBatchGetIntoMultiBuffers;
+}
+
+namespace {
+uint64_t OfferedBy(const PutItem& item) { return TotalSize(item.parts); }
+uint64_t OfferedBy(const GetItem& item) { return TotalSize(item.targets); }
+int64_t ReadBy(const Status&) { return -1; }
+int64_t ReadBy(const Result<uint64_t>& result) {
+  return result.ok() ? static_cast<int64_t>(*result) : -1;
+}
+}  // namespace
+
+template <typename Item, typename Outcome>
+void LocalStore::TraceItems(const CallMetrics::Call& call, std::string_view tenant,
+                            std::span<const Item> items, const std::vector<Outcome>& outcomes) {
+  std::vector<obs::TracedItem> traced;
+  for (size_t i = 0; i < items.size(); ++i) {
+    traced.push_back({items[i].key, OfferedBy(items[i]), ReadBy(outcomes[i]),
+                      static_cast<int32_t>(outcomes[i].code())});
+  }
+  const routing::Scope scope = ScopeFor(tenant);
+  const std::string name = NodeName();
+  obs::Tracer::OfProcess().WriteItems(
+      call.request(), {NameOf(call.operation()), scope.tenant, scope.domain, scope.object_set, name,
+                       parts_.runtime->WallMs(), traced});
 }
 
 template <typename T>
@@ -87,8 +123,7 @@ std::vector<Status> LocalStore::PutWanted(std::span<const PutItem> items, const 
   if (!pass) return Refuse<void>(items.size(), NotOpen());
   const auto scope = EntryFor(options.tenant);
   if (!scope) return Refuse<void>(items.size(), scope.error());
-  CallMetrics::Call call(calls_, *parts_.runtime,
-                         items.size() == 1 ? Operation::kPut : Operation::kBatchPut);
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kBatchPut);
   std::vector<Status> statuses(items.size());
   Batch<node::WriteItem> batch;
   batch.items.reserve(items.size());
@@ -107,6 +142,7 @@ std::vector<Status> LocalStore::PutWanted(std::span<const PutItem> items, const 
   }
   for (size_t k = 0; k < written.size(); ++k) statuses[batch.index[k]] = std::move(written[k]);
   for (const Status& status : statuses) call.Item(status.code());
+  if (TracesItems(call)) TraceItems(call, options.tenant, items, statuses);
   return statuses;
 }
 
@@ -116,8 +152,7 @@ std::vector<Result<uint64_t>> LocalStore::GetMany(std::span<const GetItem> items
   if (!pass) return Refuse<uint64_t>(items.size(), NotOpen());
   const auto scope = EntryFor(tenant);
   if (!scope) return Refuse<uint64_t>(items.size(), scope.error());
-  CallMetrics::Call call(calls_, *parts_.runtime,
-                         items.size() == 1 ? Operation::kGet : Operation::kBatchGet);
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kBatchGet);
   std::vector<Result<uint64_t>> results = Refuse<uint64_t>(items.size(), Error{});
   Batch<node::ReadItem> batch;
   batch.items.reserve(items.size());
@@ -136,6 +171,7 @@ std::vector<Result<uint64_t>> LocalStore::GetMany(std::span<const GetItem> items
     call.Item(result.code());
     if (result.ok()) call.BytesOut(*result);
   }
+  if (TracesItems(call)) TraceItems(call, tenant, items, results);
   return results;
 }
 
@@ -146,8 +182,7 @@ std::vector<Result<uint64_t>> LocalStore::GetManyAllocated(std::span<const std::
   if (!pass) return Refuse<uint64_t>(keys.size(), NotOpen());
   const auto scope = EntryFor(tenant);
   if (!scope) return Refuse<uint64_t>(keys.size(), scope.error());
-  CallMetrics::Call call(calls_, *parts_.runtime,
-                         keys.size() == 1 ? Operation::kGet : Operation::kBatchGet);
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kBatchGet);
   std::vector<Result<uint64_t>> results = Refuse<uint64_t>(keys.size(), Error{});
   Batch<node::ReadItem> batch;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -175,7 +210,7 @@ std::vector<Result<uint64_t>> LocalStore::GetRanges(std::span<const RangeItem> i
   if (!pass) return Refuse<uint64_t>(items.size(), NotOpen());
   const auto scope = EntryFor(tenant);
   if (!scope) return Refuse<uint64_t>(items.size(), scope.error());
-  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kGetRanges);
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kGetIntoRanges);
   std::vector<Result<uint64_t>> results = Refuse<uint64_t>(items.size(), Error{});
   Batch<node::ReadItem> batch;
   batch.items.reserve(items.size());
@@ -205,8 +240,7 @@ std::vector<Result<Existence>> LocalStore::ExistMany(std::span<const std::string
   if (!pass) return Refuse<Existence>(keys.size(), NotOpen());
   const auto scope = EntryFor(tenant);
   if (!scope) return Refuse<Existence>(keys.size(), scope.error());
-  CallMetrics::Call call(calls_, *parts_.runtime,
-                         keys.size() == 1 ? Operation::kIsExist : Operation::kBatchIsExist);
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kBatchIsExist);
   std::vector<Result<Existence>> results = Refuse<Existence>(keys.size(), Error{});
   Batch<node::KeyRef> batch;
   batch.items.reserve(keys.size());
@@ -220,7 +254,10 @@ std::vector<Result<Existence>> LocalStore::ExistMany(std::span<const std::string
   }
   auto answers = node::ExistKeys(core_, batch.items, Deadline());
   for (size_t k = 0; k < answers.size(); ++k) results[batch.index[k]] = std::move(answers[k]);
-  for (const auto& result : results) call.Item(result.code());
+  for (const auto& result : results) {
+    const bool missing = result.ok() && *result == Existence::kMissing;
+    call.Item(missing ? ErrorCode::kNotFound : result.code());
+  }
   return results;
 }
 
@@ -230,8 +267,7 @@ std::vector<Status> LocalStore::RemoveMany(std::span<const std::string_view> key
   if (!pass) return Refuse<void>(keys.size(), NotOpen());
   const auto scope = EntryFor(tenant);
   if (!scope) return Refuse<void>(keys.size(), scope.error());
-  CallMetrics::Call call(calls_, *parts_.runtime,
-                         keys.size() == 1 ? Operation::kRemove : Operation::kBatchRemove);
+  CallMetrics::Call call(calls_, *parts_.runtime, Operation::kBatchRemove);
   std::vector<Status> statuses(keys.size());
   Batch<node::KeyRef> batch;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -356,24 +392,18 @@ Status LocalStore::Heartbeat() {
   return parts_.node->Heartbeat();
 }
 
-void LocalStore::RefreshGauges() {
-  Metrics& metrics = *parts_.metrics;
-  for (const node::SegmentStats& stats : core_.extents.Stats()) {
-    const Labels labels{{"runtime", NodeName()}, {"segment", stats.name}};
-    metrics.GetGauge("segment_capacity_bytes", labels)
-        .Set(static_cast<double>(stats.capacity_bytes));
-    metrics.GetGauge("segment_used_bytes", labels).Set(static_cast<double>(stats.used_bytes));
-  }
+obs::MetricSet LocalStore::ReadMetrics() {
+  calls_.Refresh();
+  gauges_.Refresh();
   if (parts_.hot) parts_.hot->RefreshGauges();
-  metrics.GetGauge("object_routes", {}).Set(static_cast<double>(core_.routes.route_count()));
-  metrics.GetGauge("registered_ranges", {}).Set(static_cast<double>(ranges_.size()));
-  metrics.GetGauge("membership_nodes", {}).Set(static_cast<double>(core_.view()->nodes().size()));
-  metrics.GetGauge("membership_revision", {}).Set(static_cast<double>(core_.view()->revision()));
+  parts_.metrics->GetGauge("registered_ranges", {}).Set(static_cast<double>(ranges_.size()));
+  return parts_.metrics->Export();
 }
 
-std::string LocalStore::MetricsText() {
-  RefreshGauges();
-  return parts_.metrics->Text();
+std::string LocalStore::MetricsText() { return ReadMetrics().Text(config_.tenant); }
+
+void LocalStore::CountRefused() {
+  const CallMetrics::Call call(calls_, *parts_.runtime, Operation::kPut);
 }
 
 }  // namespace mooncake::client

@@ -7,15 +7,18 @@
 #include "client/call_metrics.h"
 #include "client/hot_reads.h"
 #include "client/memory_registry.h"
+#include "client/node_gauges.h"
 #include "mooncake/store.h"
 #include "node/node.h"
+#include "obs/metrics_hub.h"
+#include "obs/prometheus_metrics.h"
 
 namespace mooncake::client {
 
 // What a LocalStore runs on, in order of construction.
 struct StoreParts {
   std::unique_ptr<Runtime> runtime;
-  std::unique_ptr<Metrics> metrics;
+  std::unique_ptr<obs::PrometheusMetrics> metrics;
   std::unique_ptr<MetadataStore> metadata;
   std::unique_ptr<Transport> transport;
   std::unique_ptr<LocalPool> pool;  // May be null.
@@ -65,6 +68,7 @@ class LocalStore final : public Store {
   Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
                                   std::optional<uint64_t> deadline_ms) override;
   std::string MetricsText() override;
+  void CountRefused() override;
 
   // --- For a daemon, which reads and writes on behalf of others -------------------------------
   StoreParts& parts() { return parts_; }
@@ -80,7 +84,11 @@ class LocalStore final : public Store {
   // Copies the good keys' refs and remembers where they belong; others get their error.
   uint64_t Deadline() const;
   std::vector<Result<uint64_t>> Read(const node::ReadRequest& request);
-  void RefreshGauges();
+  obs::MetricSet ReadMetrics();
+  bool TracesItems(const CallMetrics::Call& call) const;
+  template <typename Item, typename Outcome>
+  void TraceItems(const CallMetrics::Call& call, std::string_view tenant,
+                  std::span<const Item> items, const std::vector<Outcome>& outcomes);
   template <typename T>
   std::vector<Result<T>> Refuse(size_t count, const Error& error) const;
 
@@ -90,8 +98,10 @@ class LocalStore final : public Store {
   CallMetrics calls_;
   node::Core& core_;
   std::optional<node::ScopeTable::Entry> own_scope_;
+  NodeGauges gauges_;
   base::Mutex turn_mu_;  // One UnregisterBuffer waits at a time.
   std::atomic<bool> closed_{false};
+  std::unique_ptr<obs::MetricsHub::Source> source_;  // Until the store is closed.
 };
 
 }  // namespace mooncake::client

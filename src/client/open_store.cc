@@ -9,7 +9,9 @@
 
 #include "base/hostport.h"
 #include "base/url.h"
+#include "client/process_observability.h"
 #include "metadata/memory/memory_metadata.h"
+#include "metadata/metered_metadata.h"
 #include "metadata/records.h"
 #include "metadata/redis/redis_metadata.h"
 #include "metadata/sqlite/sqlite_metadata.h"
@@ -153,7 +155,10 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   if (address.port) node_config.listen_port = *address.port;
   node_config.shared_segments = options.shared_segments;
   MC_TRY(node_config.initial_state, metadata::ParseNodeState(config.initial_state));
-  MC_TRY(parts.metadata, OpenMetadata(config, *parts.runtime));
+  MC_TRY(auto metadata, OpenMetadata(config, *parts.runtime));
+  parts.metadata = std::make_unique<metadata::MeteredMetadata>(
+      std::move(metadata), config.metadata_url.substr(0, config.metadata_url.find(':')),
+      *parts.runtime, *parts.metrics);
   transfer::TcpOptions tcp;
   tcp.stall_ms = config.transfer_stall_timeout_ms;
   tcp.secret = config.cluster_secret;
@@ -168,7 +173,9 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   }
   MC_TRY(parts.node, node::Node::Start(node_config, {*parts.runtime, *parts.metadata,
                                                      *parts.transport, *parts.metrics}));
-  return std::make_unique<LocalStore>(config, std::move(parts));
+  auto store = std::make_unique<LocalStore>(config, std::move(parts));
+  ObserveFrom(config);
+  return store;
 }
 
 }  // namespace mooncake

@@ -18,7 +18,6 @@ struct DaemonConfig {
   std::string client_server_address;  // host:port for dummy clients; empty: none.
   std::string socket_folder;          // Of the Unix socket.
   bool keyspace_given = false;        // Its scope is served only then.
-  std::string metrics_addr;           // host:port; empty: none.
   std::string log_level = "info";
   bool drain_on_exit = false;
   uint64_t drain_timeout_ms = 30'000;

@@ -35,12 +35,8 @@ struct DaemonSetting {
 constexpr DaemonSetting kDaemonSettings[] = {
     {"client_server_address", MC_ENV "CLIENT_SERVER_ADDRESS", false, "",
      "host:port where dummy clients of this host connect. Absent: none are served."},
-    {"metrics_addr", MC_ENV "METRICS_ADDR", false, "",
-     "host:port of the HTTP server for metrics. Absent: none."},
     {"socket_dir", MC_ENV "SOCKET_DIR", false, "",
      "The folder of the Unix socket, mode 0700. Absent: one of this user's."},
-    {"trace_filter", MC_ENV "TRACE_FILTER", false, "info",
-     "What is logged: debug, info, warning, error or off."},
     {"drain_on_exit", MC_ENV "DRAIN_ON_EXIT", true, "false",
      "Hand the stored values over before ending."},
     {"drain_timeout_ms", MC_ENV "DRAIN_TIMEOUT_MS", false, "30000", "The limit of that."},
@@ -228,8 +224,6 @@ Status TakeDaemonSettings(const Texts& environment, Texts* values, DaemonConfig*
   config->client_server_address = own["client_server_address"];
   config->socket_folder = own["socket_dir"];
   if (config->socket_folder.empty()) config->socket_folder = DefaultSocketFolder(environment);
-  config->metrics_addr = own["metrics_addr"];
-  config->log_level = client_config::Lower(own["trace_filter"]);
   MC_TRY(const bool drain, client_config::ParseBool("--drain-on-exit", own["drain_on_exit"]));
   MC_TRY(config->drain_timeout_ms,
          client_config::ParseInteger("--drain-timeout-ms", own["drain_timeout_ms"], 1, 86'400'000));
@@ -270,6 +264,9 @@ Result<CommandLine> ParseRun(const std::vector<std::string>& arguments, const Te
   DaemonConfig& config = command.daemon;
   MC_RETURN_IF_ERROR(TakeDaemonSettings(environment, &flags.values, &config));
   MC_TRY(config.store, ConfigFromValues(flags.values, environment));
+  if (!config.store.trace.filter.empty()) {
+    config.log_level = client_config::Lower(config.store.trace.filter);
+  }
   config.keyspace_given =
       flags.values.contains("keyspace") || AnySet(VariablesOf("keyspace"), environment);
   if (config.store.local_buffer_size == 0) {

@@ -12,6 +12,7 @@
 #include "daemon/daemon.h"
 #include "daemon/flags.h"
 #include "daemon/stats_command.h"
+#include "mooncake/observability.h"
 #include "obs/log.h"
 #include "runtime/real_runtime.h"
 
@@ -57,13 +58,6 @@ std::optional<obs::LogLevel> LevelOf(const std::string& text) {
   return std::nullopt;
 }
 
-Status CheckSupported(const DaemonConfig& config) {
-  if (!config.metrics_addr.empty()) {
-    return Unsupported("--metrics-addr is not supported yet");
-  }
-  return Ok();
-}
-
 std::string OrDisabled(const std::string& text) { return text.empty() ? "disabled" : text; }
 
 void SayStarted(const DaemonConfig& config, Daemon& daemon) {
@@ -79,7 +73,7 @@ void SayStarted(const DaemonConfig& config, Daemon& daemon) {
                   segments.empty() ? "none" : segments[0].segment_name, config.store.lease_ttl_ms,
                   config.store.heartbeat_interval_ms, config.store.request_timeout_ms,
                   config.store.startup_timeout_ms, config.store.heartbeat_timeout_ms,
-                  config.store.transfer_stall_timeout_ms, OrDisabled(config.metrics_addr),
+                  config.store.transfer_stall_timeout_ms, OrDisabled(MetricsServerAddress()),
                   OrDisabled(daemon.client_address()),
                   config.store.worker_scope.empty() ? "worker-1" : config.store.worker_scope,
                   OrDisabled(daemon.socket_path()), daemon.store().Hostname()));
@@ -162,20 +156,22 @@ int Run(const DaemonConfig& config) {
     return kUsage;
   }
   obs::SetLogLevel(*level);
-  if (const Status supported = CheckSupported(config); !supported) {
-    Say(fmt::format("failed: {}", supported.error().context));
-    return kUsage;
-  }
   runtime::RealRuntime runtime;
   auto daemon = Daemon::Start(config);
   if (!daemon) {
     Say(fmt::format("failed: {}", daemon.error().ToString()));
     return kFailed;
   }
+  if (!config.store.metrics_addr.empty() && MetricsServerAddress().empty()) {
+    Say(fmt::format("failed: --metrics-addr {}: the line above says why it is not served",
+                    config.store.metrics_addr));
+    return kFailed;
+  }
   SayStarted(config, **daemon);
   Promotion promotion(config, **daemon);
   while (!WaitForSignal(kLookMs)) promotion.Look();
   const int code = StopWatched(config, **daemon, runtime);
+  StopMetricsServer();
   if (code == 0) Say(fmt::format("stopped stable_id={}", config.store.stable_id));
   return code;
 }

@@ -75,6 +75,7 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
     beside = holder->id.epoch;
     replace = answer == HolderAnswer::kGone;
   }
+  const uint64_t asked_ms = runtime_.NowMs();
   auto acquired = metadata_.Acquire(record, options_.lease_ttl_ms, beside, replace);
   if (!acquired) return std::move(acquired).error();  // A conflict here is a race: look again.
   base::MutexLock lock(mu_);
@@ -82,6 +83,7 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
   record_.id = *acquired;
   self_name_ = record_.id.ToString();
   state_.store(record_.state);
+  lease_confirmed_ms_.store(asked_ms);
   return Ok();
 }
 
@@ -133,8 +135,10 @@ Result<uint64_t> Membership::Leave() {
 
 Status Membership::Renew() {
   const LeaseRecord record = this->record();
+  const uint64_t asked_ms = runtime_.NowMs();
   auto renewed = metadata_.Renew(record, options_.lease_ttl_ms);
   if (!renewed) return std::move(renewed).error();
+  lease_confirmed_ms_.store(asked_ms);
   if (renewed->recreated) RestorePolicy();
   if (renewed->recreated || renewed->was_suspect) {
     lease_was_lost_.store(true);
@@ -422,6 +426,11 @@ bool Membership::Frozen() const {
 
 void Membership::AwaitThaw(uint64_t deadline_ms) {
   if (Frozen()) RefreshTo(0, deadline_ms);
+}
+
+uint64_t Membership::LeaseAgeMs() const {
+  const uint64_t confirmed_ms = lease_confirmed_ms_.load();
+  return std::max(runtime_.NowMs(), confirmed_ms) - confirmed_ms;
 }
 
 }  // namespace mooncake::node

@@ -87,6 +87,8 @@ class Membership {
   // Waits for that look if needed, at most until `deadline_ms`. Cheap when not frozen.
   void AwaitThaw(uint64_t deadline_ms);
   NodeState state() const { return state_.load(std::memory_order_relaxed); }
+  // Since the service last confirmed the own lease.
+  uint64_t LeaseAgeMs() const;
   // Whether, since the last call, the service has said that this node's lease was lost or that
   // others had given it up: somebody else may have served its slots.
   bool TakeLeaseLoss() { return lease_was_lost_.exchange(false); }
@@ -129,6 +131,7 @@ class Membership {
   std::atomic<uint64_t> freezes_{0};       // How often it did.
   std::atomic<bool> frozen_{false};        // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
+  std::atomic<uint64_t> lease_confirmed_ms_{0};  // When the last renewal that succeeded began.
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> lease_was_lost_{false};
   std::atomic<bool> reapply_{false};

@@ -74,8 +74,10 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
   const bool present = found != shard.entries.end();
   const Version current = present ? found->second.route.version : 0;
   if (publication.expected && *publication.expected != current) {
+    ++shard.published.conflict;
     return CodeOf(ErrorCode::kConflict);
   }
+  ++shard.published.ok;
   if (publication.if_absent && present) {
     *version = current;
     superseded->remote = std::move(publication.remote);
@@ -101,6 +103,16 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
                  std::move(publication.remote)};
   entry.local = std::move(publication.local);
   return kItemOk;
+}
+
+RouteTable::PublishCounts RouteTable::publish_counts() const {
+  PublishCounts sum;
+  for (size_t i = 0; i < kShards; ++i) {
+    base::MutexLock lock(shards_[i].mu);
+    sum.ok += shards_[i].published.ok;
+    sum.conflict += shards_[i].published.conflict;
+  }
+  return sum;
 }
 
 ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {

@@ -97,6 +97,12 @@ class RouteTable {
   uint64_t SweepOwners(const std::function<bool(NameIndex)>& gone);
 
   uint64_t route_count() const;  // Served and mirrored.
+  // Publications that were asked for and answered, since the start.
+  struct PublishCounts {
+    uint64_t ok = 0;
+    uint64_t conflict = 0;
+  };
+  PublishCounts publish_counts() const;
 
  private:
   enum class SlotState : uint8_t { kForeign, kPending, kServing, kLost, kFenced };
@@ -117,6 +123,7 @@ class RouteTable {
     mutable base::Mutex mu;
     Entries entries MC_GUARDED_BY(mu);
     std::array<SlotInfo, routing::kSlotCount / kShards> slots MC_GUARDED_BY(mu);
+    PublishCounts published MC_GUARDED_BY(mu);
   };
 
   static size_t ShardIndex(routing::Slot slot) { return slot % kShards; }

@@ -83,6 +83,13 @@ uint64_t LatencyBuckets::Snapshot::QuantileNs(double fraction) const {
   return low_ns + static_cast<uint64_t>(static_cast<double>(high_ns - low_ns) * share);
 }
 
+void LatencyBuckets::Snapshot::Add(const Snapshot& other) {
+  for (int i = 0; i < kBuckets; ++i) counts[i] += other.counts[i];
+  count += other.count;
+  sum_ns += other.sum_ns;
+  max_ns = std::max(max_ns, other.max_ns);
+}
+
 HistogramSummary LatencyBuckets::Snapshot::Summary() const {
   return {count, sum_ns, max_ns, QuantileNs(0.5), QuantileNs(0.9), QuantileNs(0.99)};
 }

@@ -34,6 +34,7 @@ class LatencyBuckets {
     // The value that `fraction` of the observations do not exceed. 0: there are none.
     uint64_t QuantileNs(double fraction) const;
     HistogramSummary Summary() const;
+    void Add(const Snapshot& other);
   };
   Snapshot Read() const;
 

@@ -1,5 +1,6 @@
 #include "obs/log.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/details/os.h>
 #include <spdlog/logger.h>
@@ -7,8 +8,11 @@
 #include <spdlog/sinks/sink.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "obs/rate_limiter.h"
@@ -28,9 +32,12 @@ void WriteAll(int fd, const char* data, size_t size) {
   }
 }
 
-// Writes each line with one call to stderr. No lock: a child that is forked while another
+// Where lines go. Once it is a file, it stays the same descriptor: another file takes its place.
+std::atomic<int> log_fd{STDERR_FILENO};
+
+// Writes each line with one call. No lock: a child that is forked while another
 // thread logs would inherit it locked.
-class StderrSink final : public spdlog::sinks::sink {
+class LineSink final : public spdlog::sinks::sink {
  public:
   void log(const spdlog::details::log_msg& message) override {
     // Made anew for each line: it may be used by one thread only, and one per thread would be
@@ -38,7 +45,7 @@ class StderrSink final : public spdlog::sinks::sink {
     spdlog::pattern_formatter formatter(kPattern);
     spdlog::memory_buf_t line;
     formatter.format(message, line);
-    WriteAll(STDERR_FILENO, line.data(), line.size());
+    WriteAll(log_fd.load(std::memory_order_relaxed), line.data(), line.size());
   }
   void flush() override {}
   void set_pattern(const std::string&) override {}
@@ -49,7 +56,7 @@ class StderrSink final : public spdlog::sinks::sink {
 // never destroyed: other threads may log until the process is gone.
 spdlog::logger& Logger() {
   static spdlog::logger& logger = *[] {
-    auto made = std::make_unique<spdlog::logger>("mooncake", std::make_shared<StderrSink>());
+    auto made = std::make_unique<spdlog::logger>("mooncake", std::make_shared<LineSink>());
     made->set_level(spdlog::level::info);
     return made.release();
   }();
@@ -94,6 +101,20 @@ bool IsLogged(LogLevel level) {
 }  // namespace
 
 void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
+
+Status SetLogFile(const std::string& path) {
+  std::error_code failed;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), failed);
+  constexpr int kMode = 0640;
+  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, kMode);
+  if (fd < 0) return InvalidArgument(fmt::format("log file '{}': {}", path, strerror(errno)));
+  int before = STDERR_FILENO;
+  if (!log_fd.compare_exchange_strong(before, fd)) {
+    dup3(fd, before, O_CLOEXEC);
+    close(fd);
+  }
+  return Ok();
+}
 
 LogLevel GetLogLevel() {
   switch (Logger().level()) {

@@ -31,12 +31,6 @@ class Gauge {
   virtual double Value() const = 0;
 };
 
-class Histogram {
- public:
-  virtual ~Histogram() = default;
-  virtual void ObserveNs(uint64_t ns) = 0;
-};
-
 // What a histogram has seen so far. Percentiles are within 5% (latency_buckets.h).
 struct HistogramSummary {
   uint64_t count = 0;
@@ -45,6 +39,13 @@ struct HistogramSummary {
   uint64_t p50_ns = 0;
   uint64_t p90_ns = 0;
   uint64_t p99_ns = 0;
+};
+
+class Histogram {
+ public:
+  virtual ~Histogram() = default;
+  virtual void ObserveNs(uint64_t ns) = 0;
+  virtual HistogramSummary Summary() const { return {}; }
 };
 
 // One series, for views other than Prometheus.

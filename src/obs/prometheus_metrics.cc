@@ -1,8 +1,5 @@
 #include "obs/prometheus_metrics.h"
 
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
-
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -10,26 +7,14 @@
 
 #include "base/check.h"
 #include "obs/latency_buckets.h"
-#include "obs/process_usage.h"
 
 namespace mooncake::obs {
 namespace {
 
 using Kind = MetricSample::Kind;
 
-constexpr const char* kPrefix = "mooncake_store_";
 constexpr size_t kShards = 8;
 constexpr size_t kCacheLine = 64;
-
-// The bounds of a histogram's buckets in the text, each one of LatencyBuckets'.
-constexpr uint64_t kUs = 1'000;
-constexpr uint64_t kMs = 1'000 * kUs;
-constexpr uint64_t kS = 1'000 * kMs;
-constexpr uint64_t kTextBoundsNs[] = {
-    1 * kUs,   5 * kUs,   10 * kUs,    25 * kUs, 50 * kUs,    100 * kUs, 250 * kUs,
-    500 * kUs, 1 * kMs,   2'500 * kUs, 5 * kMs,  10 * kMs,    25 * kMs,  50 * kMs,
-    100 * kMs, 250 * kMs, 500 * kMs,   1 * kS,   2'500 * kMs, 5 * kS,    10 * kS,
-    25 * kS,   50 * kS,   100 * kS,    250 * kS, 500 * kS,    1'000 * kS};
 
 // Spreads threads over the shards of all counters.
 size_t ShardOfThisThread() {
@@ -80,58 +65,12 @@ class AtomicGauge final : public Gauge {
 class BucketHistogram final : public Histogram {
  public:
   void ObserveNs(uint64_t ns) override { buckets_.Observe(ns); }
+  HistogramSummary Summary() const override { return Read().Summary(); }
   LatencyBuckets::Snapshot Read() const { return buckets_.Read(); }
 
  private:
   LatencyBuckets buckets_;
 };
-
-prometheus::ClientMetric::Histogram ToPrometheus(const LatencyBuckets::Snapshot& snapshot) {
-  prometheus::ClientMetric::Histogram histogram;
-  histogram.sample_count = snapshot.count;
-  histogram.sample_sum = static_cast<double>(snapshot.sum_ns) / 1e9;
-  for (uint64_t bound_ns : kTextBoundsNs) {
-    histogram.bucket.push_back({snapshot.CountUpTo(bound_ns), static_cast<double>(bound_ns) / 1e9});
-  }
-  return histogram;
-}
-
-std::vector<prometheus::ClientMetric::Label> ToPrometheus(const Labels& labels,
-                                                          const std::string& tenant) {
-  std::vector<prometheus::ClientMetric::Label> result;
-  for (const auto& [name, value] : labels) result.push_back({name, value});
-  if (!labels.contains("tenant")) result.push_back({"tenant", tenant});
-  return result;
-}
-
-prometheus::MetricType ToPrometheus(Kind kind) {
-  switch (kind) {
-    case Kind::kCounter: return prometheus::MetricType::Counter;
-    case Kind::kGauge: return prometheus::MetricType::Gauge;
-    case Kind::kHistogram: return prometheus::MetricType::Histogram;
-  }
-  return prometheus::MetricType::Untyped;
-}
-
-prometheus::MetricFamily ProcessFamily(std::string name, Kind kind, double value,
-                                       const std::string& tenant) {
-  prometheus::ClientMetric metric;
-  metric.label = ToPrometheus(Labels{}, tenant);
-  (kind == Kind::kCounter ? metric.counter.value : metric.gauge.value) = value;
-  return {std::move(name), "", ToPrometheus(kind), {std::move(metric)}};
-}
-
-void AppendProcessFamilies(const std::string& tenant,
-                           std::vector<prometheus::MetricFamily>& families) {
-  const ProcessUsage usage = ReadProcessUsage();
-  const auto append = [&](const char* name, Kind kind, double value) {
-    families.push_back(ProcessFamily(name, kind, value, tenant));
-  };
-  append("process_cpu_seconds_total", Kind::kCounter, usage.cpu_seconds);
-  append("process_resident_memory_bytes", Kind::kGauge, static_cast<double>(usage.resident_bytes));
-  append("process_open_fds", Kind::kGauge, static_cast<double>(usage.open_fds));
-  append("process_threads", Kind::kGauge, static_cast<double>(usage.threads));
-}
 
 // Whether Prometheus takes it; another one is a bug of the code that chose the name.
 bool IsMetricName(const std::string& name) {
@@ -184,26 +123,26 @@ Histogram& PrometheusMetrics::GetHistogram(const std::string& name, const Labels
   return *Lookup(name, labels, Kind::kHistogram).histogram;
 }
 
-std::string PrometheusMetrics::Text() {
-  std::vector<prometheus::MetricFamily> result;
-  {
-    base::MutexLock lock(mu_);
-    for (const auto& [name, family] : families_) {
-      prometheus::MetricFamily rendered{kPrefix + name, "", ToPrometheus(family.kind), {}};
-      for (const auto& [labels, series] : family.series) {
-        if (series.gauge && std::isnan(series.gauge->Value())) continue;
-        prometheus::ClientMetric& metric = rendered.metric.emplace_back();
-        metric.label = ToPrometheus(labels, tenant_);
-        if (series.counter) metric.counter.value = static_cast<double>(series.counter->Value());
-        if (series.gauge) metric.gauge.value = series.gauge->Value();
-        if (series.histogram) metric.histogram = ToPrometheus(series.histogram->Read());
+MetricSet PrometheusMetrics::Export() {
+  MetricSet set;
+  base::MutexLock lock(mu_);
+  for (const auto& [name, family] : families_) {
+    for (const auto& [labels, series] : family.series) {
+      MetricSet::Value value;
+      if (series.counter) value.number = static_cast<double>(series.counter->Value());
+      if (series.gauge) value.number = series.gauge->Value();
+      if (series.histogram) {
+        value.buckets = std::make_shared<const LatencyBuckets::Snapshot>(series.histogram->Read());
       }
-      if (!rendered.metric.empty()) result.push_back(std::move(rendered));
+      Labels full = labels;
+      full.try_emplace("tenant", tenant_);
+      set.Add(name, full, family.kind, std::move(value));
     }
   }
-  AppendProcessFamilies(tenant_, result);
-  return prometheus::TextSerializer().Serialize(result);
+  return set;
 }
+
+std::string PrometheusMetrics::Text() { return Export().Text(tenant_); }
 
 std::vector<MetricSample> PrometheusMetrics::Samples() {
   std::vector<MetricSample> samples;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "obs/metric_set.h"
 #include "obs/metrics.h"
 
 namespace mooncake::obs {
@@ -24,6 +25,8 @@ class PrometheusMetrics final : public Metrics {
   Counter& GetCounter(const std::string& name, const Labels& labels) override;
   Gauge& GetGauge(const std::string& name, const Labels& labels) override;
   Histogram& GetHistogram(const std::string& name, const Labels& labels) override;
+  // All series as they are now, each with its tenant.
+  MetricSet Export();
   // With process_* (CPU seconds, resident bytes, open files, threads), which have no prefix.
   std::string Text() override;
   std::vector<MetricSample> Samples() override;

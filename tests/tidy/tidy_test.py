@@ -24,7 +24,7 @@ _TOP = _NODE | {"node", "client"}
 LAYERS = {
     "base": set(),
     "runtime": {"base"},
-    "obs": {"base"},
+    "obs": {"base", "runtime"},
     **dict.fromkeys(_POLICY, {"base", "obs", "metadata"}),
     "metadata": _LOW | {"proto"},
     "transfer": _LOW | {"proto"},

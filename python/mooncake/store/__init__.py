@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from ._buffer_pool import BufferPool
     from ._distributed_store import MooncakeDistributedStore
     from ._host_allocator import MooncakeHostMemAllocator
+    from ._observability import (
+        init_tracing,
+        metrics_server_address,
+        metrics_text,
+        start_metrics_server,
+        stop_metrics_server,
+    )
     from ._replicate_config import ReplicateConfig
     from ._tensors import (
         AXIS_DP,
@@ -57,6 +64,11 @@ _HOMES = {
     "TensorFormatError": "_tensors",
     "TensorParallelism": "_tensors",
     "TensorReadResult": "_tensors",
+    "init_tracing": "_observability",
+    "metrics_server_address": "_observability",
+    "metrics_text": "_observability",
+    "start_metrics_server": "_observability",
+    "stop_metrics_server": "_observability",
 }
 
 __all__ = [
@@ -77,6 +89,11 @@ __all__ = [
     "TensorFormatError",
     "TensorParallelism",
     "TensorReadResult",
+    "init_tracing",
+    "metrics_server_address",
+    "metrics_text",
+    "start_metrics_server",
+    "stop_metrics_server",
 ]
 
 

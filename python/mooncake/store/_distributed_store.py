@@ -12,13 +12,14 @@ from typing import Any, overload
 
 from . import _settings
 from ._native import native
+from ._observability import ObservabilityMethods
 from ._tensors import TensorMethods
 
 _log = logging.getLogger("mooncake.store.rs.store")
 _FANOUT = "MC_STORE_RS_PY_BATCH_PUT_FROM_FANOUT"
 
 
-class MooncakeDistributedStore(TensorMethods, native.NativeStore):
+class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.NativeStore):
     """A client of the distributed store, and with storage of its own a node of it.
 
     All methods may be called from many threads at once. Data calls never raise for what can

@@ -24,9 +24,9 @@ POSITIONAL = (
 )
 _REQUIRED = ("local_hostname", "global_segment_size", "local_buffer_size")
 # Accepted for callers of other stores of this API; there is nothing here that they could change.
-_IGNORED = ("engine", "ssd_offload_path", "client_http_port")
+_IGNORED = ("engine", "ssd_offload_path")
 # Accepted while they are false.
-_REFUSED = ("enable_ssd_offload", "enable_client_http_server")
+_REFUSED = ("enable_ssd_offload",)
 _EXPIRES = "expires_at_ms"
 _OTHERS = (*_IGNORED, *_REFUSED, _EXPIRES)
 

@@ -6,6 +6,7 @@
 #include "base/url.h"
 #include "client/config/config_parse.h"
 #include "client/config/config_table.h"
+#include "mooncake/observability.h"
 
 namespace mooncake {
 namespace {
@@ -188,7 +189,27 @@ void ResolveHeartbeat(StoreConfig& config) {
   }
 }
 
+Status CheckMetricsAddress(const Source& source, const StoreConfig& config) {
+  if (config.metrics_addr.empty()) return Ok();
+  const std::string field = source.FieldOf("metrics_addr");
+  const Result<base::HostPort> address = base::ParseHostPort(field, config.metrics_addr);
+  if (address && address->port) return Ok();
+  return NotAllowed(field, config.metrics_addr, "host:port");
+}
+
 }  // namespace
+
+Result<TraceConfig> TraceConfigFromEnvironment(const Texts& environment) {
+  const Texts none;
+  const Source source(none, environment);
+  StoreConfig config;
+  for (const Setting& setting : Settings()) {
+    const bool traces = setting.name.starts_with("trace") || setting.name.starts_with("admin_");
+    const std::optional<Given> given = traces ? source.Find(setting) : std::nullopt;
+    if (given) MC_RETURN_IF_ERROR(setting.apply(*given, config));
+  }
+  return config.trace;
+}
 
 Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environment) {
   MC_RETURN_IF_ERROR(CheckNames(values));
@@ -205,6 +226,7 @@ Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environme
   MC_RETURN_IF_ERROR(ResolveStorage(config));
   MC_RETURN_IF_ERROR(CheckWatermarks(source, config));
   MC_RETURN_IF_ERROR(CheckHotCache(source, config));
+  MC_RETURN_IF_ERROR(CheckMetricsAddress(source, config));
   ResolveHugepages(source, config);
   ResolveHeartbeat(config);
   return config;

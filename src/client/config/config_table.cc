@@ -9,35 +9,45 @@
 namespace mooncake::client_config {
 namespace {
 
+// The field of a setting, wherever it is.
+template <typename T>
+T& At(StoreConfig& config, T StoreConfig::* field) {
+  return config.*field;
+}
+template <typename T>
+T& At(StoreConfig& config, T TraceConfig::* field) {
+  return config.trace.*field;
+}
+
 template <auto kField>
 Status Text(const Given& given, StoreConfig& config) {
-  config.*kField = Trim(given.text);
+  At(config, kField) = Trim(given.text);
   return Ok();
 }
 
 // Kept to the byte: a space may be part of a password.
 template <auto kField>
 Status Secret(const Given& given, StoreConfig& config) {
-  config.*kField = given.text;
+  At(config, kField) = given.text;
   return Ok();
 }
 
 template <auto kField>
 Status Size(const Given& given, StoreConfig& config) {
-  MC_TRY(config.*kField, ParseSize(given.field, given.text));
+  MC_TRY(At(config, kField), ParseSize(given.field, given.text));
   return Ok();
 }
 
 template <auto kField>
 Status Bool(const Given& given, StoreConfig& config) {
-  MC_TRY(config.*kField, ParseBool(given.field, given.text));
+  MC_TRY(At(config, kField), ParseBool(given.field, given.text));
   return Ok();
 }
 
 template <auto kField, uint64_t kMin, uint64_t kMax>
 Status Integer(const Given& given, StoreConfig& config) {
   MC_TRY(const uint64_t value, ParseInteger(given.field, given.text, kMin, kMax));
-  config.*kField = static_cast<std::remove_reference_t<decltype(config.*kField)>>(value);
+  At(config, kField) = static_cast<std::remove_reference_t<decltype(At(config, kField))>>(value);
   return Ok();
 }
 
@@ -114,7 +124,23 @@ Status SecretFile(const Given& given, StoreConfig& config) {
   return Ok();
 }
 
+Status KeyMode(const Given& given, StoreConfig& config) {
+  MC_TRY(config.trace.key_mode, ParseChoice(given.field, given.text, "hash full"));
+  return Ok();
+}
+
+Status AdminTokenFile(const Given& given, StoreConfig& config) {
+  if (!config.trace.admin_token.empty()) return Ok();
+  std::ifstream file{std::string(given.text)};
+  std::ostringstream content;
+  content << file.rdbuf();
+  config.trace.admin_token = Trim(content.view());
+  if (!config.trace.admin_token.empty()) return Ok();
+  return NotAllowed(given.field, given.text, "the path of a readable file with the token");
+}
+
 using C = StoreConfig;
+using T = TraceConfig;
 #define MC_ENV "MC_STORE_RS_"
 constexpr std::string_view kCountAllowed = "0 to 64; 0 means 1";
 constexpr std::string_view kTimeAllowed = "1 to 86400000";
@@ -241,6 +267,35 @@ constexpr Setting kSettings[] = {
      Milliseconds<&C::redis_connect_timeout_ms>},
     {"redis_io_timeout_ms", "", MC_ENV "REDIS_IO_TIMEOUT_MS", "milliseconds", "3000", kTimeAllowed,
      "The limit of one Redis command.", Milliseconds<&C::redis_io_timeout_ms>},
+    {"metrics_addr", "", MC_ENV "METRICS_ADDR", "text", "", "host:port; port 0 takes any free one",
+     "Where the process serves its metrics over HTTP. Absent: nowhere.", Text<&C::metrics_addr>},
+    {"enable_client_http_server", "", "", "boolean", "false", "true, false",
+     "Whether to serve the metrics on the loopback, when metrics_addr is absent.",
+     Bool<&C::enable_client_http_server>},
+    {"client_http_port", "", "", "port", "0", "0 to 65535",
+     "The port of that; 0 takes any free one.", Integer<&C::client_http_port, 0, UINT16_MAX>},
+    {"trace", "", MC_ENV "TRACE", "boolean", "false", "true, false",
+     "Whether to log at the level of trace_filter. True when trace_file is given.",
+     Bool<&T::enabled>},
+    {"trace_file", "", MC_ENV "TRACE_FILE", "path", "", "the path of a file",
+     "The log is appended there instead of going to stderr.", Text<&T::file>},
+    {"trace_filter", "", MC_ENV "TRACE_FILTER", "text", "info",
+     "trace, debug, info, warn, error, off; also target=level, commas between",
+     "What is logged: the most talkative level that is named counts.", Text<&T::filter>},
+    {"trace_jsonl_file", "", MC_ENV "TRACE_JSONL_FILE", "path", "", "the path of a file",
+     "A line of JSON is appended there for each call.", Text<&T::jsonl_file>},
+    {"trace_item_metadata", "", MC_ENV "TRACE_ITEM_METADATA", "boolean", "false", "true, false",
+     "Whether the items of batches from and into buffers are traced too.", Bool<&T::item_metadata>},
+    {"trace_key_mode", "", MC_ENV "TRACE_KEY_MODE", "choice", "hash", "hash, full",
+     "Whether traced items show their whole keys.", KeyMode},
+    {"trace_dir", "", MC_ENV "TRACE_DIR", "path", "", "the path of a folder",
+     "The metrics server's /tracing?file= may write under it only. Absent: anywhere.",
+     Text<&T::dir>},
+    {"admin_token", "", "MC_STORE_ADMIN_TOKEN", "secret", "", "any text",
+     "Lets other hosts use /tracing?file=. Absent: nobody may from there.",
+     Secret<&T::admin_token>},
+    {"admin_token_file", "", "MC_STORE_ADMIN_TOKEN_FILE", "path", "", "a readable file",
+     "A file that holds the admin_token; not read when that is given.", AdminTokenFile},
 };
 #undef MC_ENV
 

@@ -20,16 +20,19 @@ ClientContext::ClientContext(Runtime& runtime_in, const TcpOptions& options_in, 
   if (metrics == nullptr) return;
   for (bool write : {false, true}) {
     for (bool ok : {false, true}) {
-      bytes[write][ok] =
-          &metrics->GetCounter("transport_bytes_total", {{"direction", write ? "write" : "read"},
-                                                         {"peer_kind", "tcp"},
-                                                         {"result", ok ? "ok" : "error"}});
+      const Labels labels{{"direction", write ? "write" : "read"},
+                          {"peer_kind", "tcp"},
+                          {"result", ok ? "ok" : "error"}};
+      bytes[write][ok] = &metrics->GetCounter("transport_bytes_total", labels);
+      operations[write][ok] = &metrics->GetCounter("transport_operation_total", labels);
     }
   }
 }
 
 void ClientContext::CountBytes(bool write, bool ok, uint64_t size) {
-  if (size > 0 && bytes[write][ok] != nullptr) bytes[write][ok]->Add(size);
+  if (size == 0 || bytes[write][ok] == nullptr) return;
+  bytes[write][ok]->Add(size);
+  operations[write][ok]->Increment();
 }
 
 Progress ClientCall::Now() const {

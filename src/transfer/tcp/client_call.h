@@ -31,6 +31,7 @@ struct ClientContext {
   ConnectionPool pool;
   std::atomic<bool> closed = false;  // Set once; a call that misses it sees it a slice later.
   Counter* bytes[2][2] = {};         // [write][ok]; null without metrics.
+  Counter* operations[2][2] = {};    // Calls that moved bytes in that direction.
 };
 
 class ClientCall {

@@ -101,6 +101,21 @@ def test_flags_win_over_environment_and_that_over_the_file(
     assert "line 1" in done.stderr
 
 
+def test_metrics_over_http(start_daemon, run_program) -> None:
+    daemon = start_daemon("--metrics-addr", "127.0.0.1:0")
+    address = daemon.started("metrics_addr")
+    for form in ([], ["--json"], ["--breakdown"], ["--breakdown", "--json"]):
+        done = run_program("stats", "--server", address, *form)
+        assert done.returncode == 0, done.stderr
+        assert "schema_version" in done.stdout or "segments" in done.stdout
+    taken = run_program(
+        *("--local-hostname", "127.0.0.1", "--metadata-url", "memory://own"),
+        *("--metrics-addr", address),
+    )
+    assert taken.returncode == 1
+    assert "--metrics-addr" in taken.stderr
+
+
 def test_signals(start_daemon) -> None:
     daemon = start_daemon("--stable-id", "d")
     assert daemon.started("stable_id") == "d"

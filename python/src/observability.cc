@@ -1,0 +1,61 @@
+#include "observability.h"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "errors.h"
+#include "mooncake/observability.h"
+
+namespace mooncake::python {
+namespace {
+
+namespace py = pybind11;
+using Texts = std::map<std::string, std::string>;
+
+template <typename T>
+T OrThrow(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  if (result.code() == ErrorCode::kInvalidArgument) throw py::value_error(result.error().context);
+  Raise(result.error());
+  throw py::error_already_set();
+}
+
+std::string Start(const std::string& bind_addr, const Texts& environment) {
+  const TraceConfig trace = OrThrow(TraceConfigFromEnvironment(environment));
+  Result<std::string> started = std::string();
+  {
+    const py::gil_scoped_release released;
+    started = StartMetricsServer(bind_addr, trace);
+  }
+  return OrThrow(std::move(started));
+}
+
+void Init(const std::string& filter, const Texts& environment) {
+  TraceConfig trace = OrThrow(TraceConfigFromEnvironment(environment));
+  trace.enabled = true;
+  if (!filter.empty()) trace.filter = filter;
+  Status started;
+  {
+    const py::gil_scoped_release released;
+    started = InitTracing(trace);
+  }
+  if (!started.ok()) throw py::value_error(started.error().context);
+}
+
+}  // namespace
+
+void AddObservability(py::module_& module) {
+  using WithoutGil = py::call_guard<py::gil_scoped_release>;
+  module.def("_init_tracing", &Init, py::arg("filter"), py::arg("environment"));
+  module.def("_start_metrics_server", &Start, py::arg("bind_addr"), py::arg("environment"));
+  module.def("_stop_metrics_server", &StopMetricsServer, WithoutGil());
+  module.def("_metrics_server_address", &MetricsServerAddress, WithoutGil());
+  module.def("_process_metrics_text", &ProcessMetricsText, WithoutGil());
+  // The server's thread may not outlive what the interpreter's end destroys.
+  py::module_::import("atexit").attr("register")(module.attr("_stop_metrics_server"));
+}
+
+}  // namespace mooncake::python
