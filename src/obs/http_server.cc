@@ -117,7 +117,8 @@ HttpServer::~HttpServer() {
 }
 
 void HttpServer::CloseInherited() {
-  static_cast<void>(thread_.release());  // Another process's: nothing to join here.
+  // Another process's: nothing to join here.
+  [[maybe_unused]] Thread* const inherited = thread_.release();
   connections_.clear();
   Close(&listener_);
   Close(&wake_);
