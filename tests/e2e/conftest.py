@@ -17,6 +17,11 @@ import pytest
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
 from support import MIB, ProcessView, eventually
 
+# A run in the background inherits an ignored SIGINT, and would pass it on to every program that
+# the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 NODE_MAIN = Path(__file__).with_name("node_main.py")
 
 

@@ -119,6 +119,6 @@ def test_replicate_config() -> None:
     assert not hasattr(ReplicateConfig(), "group_ids")
 
 
-def test_dummy_mode_says_that_it_is_not_there_yet() -> None:
-    with pytest.raises(RuntimeError, match="not supported yet"):
+def test_dummy_mode_without_a_daemon_names_its_address() -> None:
+    with pytest.raises(RuntimeError, match="127.0.0.1:1"):
         MooncakeDistributedStore().setup_dummy(1, 1, "127.0.0.1:1")
