@@ -89,6 +89,7 @@ template <typename Item, typename Outcome>
 void LocalStore::TraceItems(const CallMetrics::Call& call, std::string_view tenant,
                             std::span<const Item> items, const std::vector<Outcome>& outcomes) {
   std::vector<obs::TracedItem> traced;
+  traced.reserve(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
     traced.push_back({items[i].key, OfferedBy(items[i]), ReadBy(outcomes[i]),
                       static_cast<int32_t>(outcomes[i].code())});

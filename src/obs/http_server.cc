@@ -117,7 +117,8 @@ HttpServer::~HttpServer() {
 }
 
 void HttpServer::CloseInherited() {
-  static_cast<void>(thread_.release());  // Another process's: nothing to join here.
+  // Another process's: there is nothing to join, so it is leaked.
+  [[maybe_unused]] const Thread* leaked = thread_.release();
   connections_.clear();
   Close(&listener_);
   Close(&wake_);

@@ -256,7 +256,7 @@ Json BottlenecksOf(const std::vector<MetricSample>& samples) {
   for (const auto& [key, row] : MetadataRows(samples)) {
     entries.push_back({"metadata", key[0] + ":" + key[1], key[2], row.calls, row.latency});
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.latency.sum_ns, a.latency.p99_ns) >
            std::tie(b.latency.sum_ns, b.latency.p99_ns);
   });
