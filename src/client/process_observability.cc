@@ -61,7 +61,7 @@ class Server {
 
   // A forked child has no thread that serves, and must not hold the parent's port. Without the
   // lock, which may be held by a thread that does not exist.
-  void LeaveToParent() {
+  void LeaveToParent() MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
     if (http_) http_->CloseInherited();
   }
 

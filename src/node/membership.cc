@@ -13,6 +13,11 @@ constexpr uint64_t kJoinRetryMs = 200;
 constexpr uint64_t kBeatRetryMs = 500;
 constexpr size_t kSuspicionsMax = 4096;
 constexpr uint64_t kTickMs = 250;
+// How long this process may stand still before its slots may have moved: half of the lease, as a
+// third of it may have passed since the last heartbeat, and half of the stall limit after which
+// peers by default report a silent node.
+constexpr uint64_t kStillMinMs = 4 * kTickMs;
+constexpr uint64_t kStillMaxMs = 5'000;
 constexpr uint64_t kAskAgainMs = 50;
 }  // namespace
 
@@ -419,7 +424,7 @@ void Membership::TickLoop() {
 bool Membership::Frozen() const {
   if (frozen_.load(std::memory_order_relaxed)) return true;
   const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
-  const uint64_t limit_ms = std::max(options_.lease_ttl_ms * 3 / 4, 4 * kTickMs);
+  const uint64_t limit_ms = std::clamp(options_.lease_ttl_ms / 2, kStillMinMs, kStillMaxMs);
   return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&
          runtime_.NowMs() > last_ms + limit_ms;
 }

@@ -117,8 +117,8 @@ HttpServer::~HttpServer() {
 }
 
 void HttpServer::CloseInherited() {
-  // Another process's: there is nothing to join, so it is leaked.
-  [[maybe_unused]] const Thread* leaked = thread_.release();
+  // Another process's: nothing to join here.
+  [[maybe_unused]] Thread* const inherited = thread_.release();
   connections_.clear();
   Close(&listener_);
   Close(&wake_);

@@ -257,8 +257,8 @@ Json BottlenecksOf(const std::vector<MetricSample>& samples) {
     entries.push_back({"metadata", key[0] + ":" + key[1], key[2], row.calls, row.latency});
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.latency.sum_ns, a.latency.p99_ns) >
-           std::tie(b.latency.sum_ns, b.latency.p99_ns);
+    return std::tie(a.latency.sum_ns, a.latency.p99_ns, a.name, a.result) >
+           std::tie(b.latency.sum_ns, b.latency.p99_ns, b.name, b.result);
   });
   if (entries.size() > kBottlenecksMax) entries.resize(kBottlenecksMax);
   Json rows = Json::array();

@@ -112,11 +112,18 @@ Tracer& Tracer::OfProcess() {
   // A child goes on with the parent's file, and must find the lock free.
   static Tracer& tracer = *[] {
     Tracer* made = std::make_unique<Tracer>().release();
-    pthread_atfork([] { OfProcess().mu_.Lock(); }, [] { OfProcess().mu_.Unlock(); },
-                   [] { OfProcess().mu_.Unlock(); });
+    pthread_atfork(LockForFork, UnlockAfterFork, UnlockAfterFork);
     return made;
   }();
   return tracer;
+}
+
+// Held from one function to the other, which the analysis cannot see.
+void Tracer::LockForFork() MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
+  OfProcess().mu_.Lock();
+}
+void Tracer::UnlockAfterFork() MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
+  OfProcess().mu_.Unlock();
 }
 
 Status Tracer::OpenFile(const std::string& path, const std::string& within) {

@@ -79,6 +79,8 @@ class Tracer {
   static Tracer& OfProcess();  // Never destroyed.
 
  private:
+  static void LockForFork();
+  static void UnlockAfterFork();
   void Append(std::string_view line);
 
   std::atomic<bool> enabled_{false};
