@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parse(text: str) -> Series:
-    """Prometheus text as values by name and labels, without the tenant."""
-    series: Series = {}
+    """Prometheus text as values by name and labels, summed over the tenants."""
+    series: Series = defaultdict(float)
     for line in text.splitlines():
         if line.startswith("#"):
             continue
@@ -34,7 +34,7 @@ def parse(text: str) -> Series:
         assert match, line
         labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2] or "")
         key = match[1].removeprefix("mooncake_store_")
-        series[key, frozenset(pair for pair in labels if pair[0] != "tenant")] = float(match[3])
+        series[key, frozenset(pair for pair in labels if pair[0] != "tenant")] += float(match[3])
     return series
 
 
@@ -253,11 +253,12 @@ def test_functions_and_methods_share_one_server() -> None:
 def test_counts_of_closed_stores_stay(open_store: Callable[..., Any], sqlite_url: str) -> None:
     labels = {"operation": "put", "result": "ok"}
     before = value(parse(mooncake.store.metrics_text()), "operation_total", **labels)
-    store = open_store(sqlite_url)
-    assert store.put("k", b"v") == 0
-    store.close()
+    for tenant in ("zebra", "default"):
+        store = open_store(sqlite_url, tenant=tenant)
+        assert store.put("k", b"v") == 0
+        store.close()
     after = parse(mooncake.store.metrics_text())
-    assert value(after, "operation_total", **labels) == before + 1
+    assert value(after, "operation_total", **labels) == before + 2
     assert value(after, "segment_used_bytes") == 0
 
 

@@ -149,6 +149,7 @@ TEST_F(HttpServerTest, EndsThoseWhoDoNotReadTheAnswer) {
 TEST_F(HttpServerTest, SilentClientsHoldUpNobody) {
   const auto server = Serve({.connections = 4, .ask_ms = 100});
   std::vector<std::unique_ptr<Client>> silent;
+  silent.reserve(16);
   for (int i = 0; i < 16; ++i) silent.push_back(std::make_unique<Client>(*server));
   EXPECT_THAT(Ask(*server, "GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200"));
 }
