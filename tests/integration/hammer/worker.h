@@ -9,9 +9,15 @@ namespace mooncake::hammer {
 
 inline constexpr int kCommandFd = 3;
 inline constexpr int kReportFd = 4;
-inline constexpr uint64_t kLeaseMs = 3'000;
-inline constexpr uint64_t kRequestTimeoutMs = 10'000;
-inline constexpr uint64_t kStallTimeoutMs = 2'000;
+// Under a sanitizer, eight processes on few cores stand still for seconds.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr uint64_t kSlowness = 5;
+#else
+inline constexpr uint64_t kSlowness = 1;
+#endif
+inline constexpr uint64_t kLeaseMs = 3'000 * kSlowness;
+inline constexpr uint64_t kRequestTimeoutMs = 10'000 * kSlowness;
+inline constexpr uint64_t kStallTimeoutMs = 2'000 * kSlowness;
 
 // Commands, each answered by one line:
 //   run MS       hammers for that long; "PUTS FAILED GETS ERRORS WRONG WORST_MS FIRST_ERROR"
