@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "node/authority.h"
+#include "node/migration_worker.h"
 #include "node/outbox.h"
 
 namespace mooncake::node {
@@ -24,6 +25,7 @@ std::optional<std::vector<KeyRef>> KeysOf(Core& core, const Request& request,
 }
 
 constexpr uint64_t kSyncMs = 2'000;
+constexpr uint64_t kMigrationLimitMs = 600'000;
 
 }  // namespace
 
@@ -222,6 +224,33 @@ void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* 
       core.routes.Import(keyed.ref, keyed.route, true);
     }
   }
+}
+
+void ServeMigrate(Core& core, const v1::MigrateRequest& request, v1::MigrateReply* reply,
+                  bool* valid) {
+  *valid = request.target_segments_size() <= static_cast<int>(kMigrationTargetsMax);
+  if (!*valid) return;
+  Status status = Ok();
+  if (request.execution() != 0) {
+    auto execution = core.migrations.Get(request.execution());
+    reply->set_execution(request.execution());
+    reply->set_finished(execution.ok() && execution->finished);
+    if (execution.ok()) status = std::move(execution->status);
+    if (!execution.ok()) status = std::move(execution).error();
+  } else {
+    const MigrationOrder order{
+        ReadScope(request.scope()),
+        request.key(),
+        request.move(),
+        request.source_segment(),
+        {request.target_segments().begin(), request.target_segments().end()}};
+    const uint64_t limit_ms = std::min(request.limit_ms(), kMigrationLimitMs);
+    auto id = core.migrations.Submit(order, core.runtime.NowMs() + limit_ms);
+    if (id.ok()) reply->set_execution(*id);
+    if (!id.ok()) status = std::move(id).error();
+  }
+  reply->set_code(CodeOf(status.code()));
+  if (!status.ok()) reply->set_reason(status.error().context);
 }
 
 }  // namespace mooncake::node

@@ -25,4 +25,7 @@ void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::Invento
                     bool* valid);
 void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* reply, bool* valid);
 
+void ServeMigrate(Core& core, const v1::MigrateRequest& request, v1::MigrateReply* reply,
+                  bool* valid);
+
 }  // namespace mooncake::node

@@ -14,6 +14,7 @@
 namespace mooncake::node {
 
 class Evictor;
+class MigrationWorker;
 class Outbox;
 
 struct NodeOptions {
@@ -43,6 +44,7 @@ struct Core {
   DedupTable& dedup;
   Evictor& evictor;
   Outbox& outbox;
+  MigrationWorker& migrations;
 
   ViewPtr view() const { return membership.view(); }
 };

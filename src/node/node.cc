@@ -58,13 +58,15 @@ Status Node::Open() {
   outbox_ = std::make_unique<Outbox>(ports_.runtime, ports_.metrics);
   reconciler_ =
       std::make_unique<Reconciler>(ports_.runtime, ports_.metrics, config_.membership.lease_ttl_ms);
+  migrations_ = std::make_unique<MigrationWorker>(ports_.runtime);
   core_ = std::make_unique<Core>(Core{config_.options, ports_.runtime, ports_.metrics, *membership_,
                                       *peers_, *names_, scopes_, extents_, routes_, dedup_,
-                                      *evictor_, *outbox_});
+                                      *evictor_, *outbox_, *migrations_});
   MC_RETURN_IF_ERROR(CheckPolicy());
   evictor_->Start(*core_);
   outbox_->Start(*core_);
   reconciler_->Start(*core_);
+  migrations_->Start(*core_);
   service_.Open(*core_);
   membership_->Start(
       [this](const ViewPtr& before, const ViewPtr& after) { ApplyView(*core_, *before, *after); });
@@ -83,6 +85,7 @@ Status Node::JoinCluster() {
   record.id.stable_id = config_.stable_id;
   // Nobody calls an offline node; it becomes what was asked for once it can answer.
   record.state = NodeState::kOffline;
+  record.protocol_minor = kProtocolMinor;
   record.endpoint = endpoint_;
   record.host = config_.host_id;
   record.pid = config_.pid;
@@ -187,6 +190,7 @@ void Node::Close() {
   while (gate_.inside() > 0 && ports_.runtime.NowMs() < limit_ms) ports_.runtime.SleepMs(1);
   handoff_stop_->Set();
   if (handoff_watch_) handoff_watch_->Join();
+  if (migrations_) migrations_->Stop();
   if (reconciler_) reconciler_->Stop();
   if (evictor_) evictor_->Stop();
   if (outbox_) outbox_->Stop(ports_.runtime.NowMs() + kFlushMs);

@@ -12,6 +12,7 @@
 #include "node/core.h"
 #include "node/evacuation.h"
 #include "node/evictor.h"
+#include "node/migration_worker.h"
 #include "node/node_service.h"
 #include "node/outbox.h"
 #include "node/put_op.h"
@@ -107,6 +108,7 @@ class Node {
   std::unique_ptr<Evictor> evictor_;
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<Reconciler> reconciler_;
+  std::unique_ptr<MigrationWorker> migrations_;
   std::unique_ptr<Core> core_;
   std::unique_ptr<Event> handoff_stop_;
   std::unique_ptr<Thread> handoff_watch_;  // Of a standby.

@@ -145,6 +145,9 @@ std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& requ
                                                                      Slow(ServeInventory));
     case MessageType::kMirror:
       return AcceptMessage<v1::MirrorRequest, v1::MirrorReply>(*core, request, Quick(ServeMirror));
+    case MessageType::kMigrate:
+      return AcceptMessage<v1::MigrateRequest, v1::MigrateReply>(*core, request,
+                                                                 Slow(ServeMigrate));
   }
   return nullptr;
 }

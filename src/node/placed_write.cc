@@ -54,7 +54,9 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
     Copies& copies = copies_[i];
     if (const Relocation* relocation = items_[i].relocation) {
       copies.placement.candidates = relocation->targets;
-      copies.placement.copies = relocation->targets.empty() ? 0 : 1;
+      copies.placement.copies =
+          std::min<uint32_t>(relocation->copies, static_cast<uint32_t>(relocation->targets.size()));
+      if (relocation->all) copies.placement.hard = copies.placement.copies;
     } else {
       copies.placement = PlaceKey(core_, *view, items_[i].ref, options_.replicate, skip_authority_);
     }

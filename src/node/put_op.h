@@ -20,12 +20,14 @@
 
 namespace mooncake::node {
 
-// A published value that gets a new place: one copy goes to the best target that has room, and
-// the route changes only while it is still of that version.
+// A published value that gets new places: a copy goes to each of the best `copies` targets that
+// have room, and the route changes only while it is still of that version.
 struct Relocation {
   Version version = 0;
   std::vector<Place> keep;         // Replicas that stay in the route.
   std::vector<Candidate> targets;  // Empty: just leave the replicas that are kept.
+  uint32_t copies = 1;             // At most as many as targets.
+  bool all = false;                // All the copies, or the route stays as it is.
 };
 
 struct WriteItem {

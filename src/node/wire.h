@@ -29,7 +29,13 @@ enum class MessageType : uint16_t {
   kPull = 13,
   kInventory = 14,
   kMirror = 15,
+  kMigrate = 16,
 };
+
+// Of the protocol between nodes, told in the lease. Nodes of one major version interoperate;
+// what came with a minor version is asked only of nodes that have it.
+inline constexpr uint32_t kMinorWithMigration = 1;
+inline constexpr uint32_t kProtocolMinor = 1;
 
 // Of one message; batches are cut into several.
 inline constexpr size_t kItemsPerMessageMax = 8192;

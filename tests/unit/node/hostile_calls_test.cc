@@ -109,9 +109,14 @@ Sampled Sample(TestNode& node, MessageType type) {
   pull.add_slots(7);
   auto inventory = From(v1::InventoryRequest());
   inventory.add_slots(7);
+  auto migrate = From(v1::MigrateRequest());
+  migrate.set_key("key");
+  migrate.set_source_segment("here");
+  migrate.add_target_segments("there");
   switch (type) {
     case MessageType::kPull: return {pull.SerializeAsString(), 0};
     case MessageType::kInventory: return {inventory.SerializeAsString(), 0};
+    case MessageType::kMigrate: return {migrate.SerializeAsString(), 0};
     case MessageType::kRemoveAll: return {From(v1::RemoveAllRequest()).SerializeAsString(), 0};
     default: return {From(v1::PingRequest()).SerializeAsString(), 0};
   }
@@ -140,7 +145,7 @@ TEST(HostileCalls, EverySampleIsAcceptedAsItIs) {
     NodeService service;
     EXPECT_FALSE(Serve(service, 1, "", 0, 0));  // Not open yet.
     service.Open(node.core());
-    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMirror); ++type) {
+    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMigrate); ++type) {
       const auto [message, payload] = Sample(node, static_cast<MessageType>(type));
       EXPECT_TRUE(Serve(service, type, message, payload, node.Deadline())) << type;
     }
@@ -154,7 +159,7 @@ TEST(HostileCalls, AnnouncedPayloadsMustMatchTheMessage) {
     auto& node = cluster.Start("a");
     NodeService service;
     service.Open(node.core());
-    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMirror); ++type) {
+    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMigrate); ++type) {
       const auto [message, payload] = Sample(node, static_cast<MessageType>(type));
       EXPECT_FALSE(Serve(service, type, message, payload + 1, node.Deadline())) << type;
       if (payload > 0) {
