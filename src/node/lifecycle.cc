@@ -12,6 +12,7 @@ namespace mooncake::node {
 namespace {
 
 constexpr uint64_t kHandoffPollMs = 500;
+constexpr uint64_t kSuccessorPollMs = 100;
 
 std::string HandoffName(const std::string& stable_id) { return "handoff/" + stable_id; }
 
@@ -104,10 +105,32 @@ Result<bool> Node::RetireSegment(const std::string& name) {
 }
 
 Result<EvacuationResult> Node::EvacuateAll(const std::string& prefer, uint64_t deadline_ms) {
+  const std::string first = prefer.empty() ? AwaitSuccessor(deadline_ms) : prefer;
   if (membership_->state() == NodeState::kActive) {
     MC_RETURN_IF_ERROR(SetState(NodeState::kDraining));
   }
-  return Evacuate(*core_, {std::nullopt, prefer, deadline_ms});
+  return Evacuate(*core_, {std::nullopt, first, deadline_ms});
+}
+
+std::string Node::AwaitSuccessor(uint64_t deadline_ms) {
+  std::optional<Successor> successor;
+  {
+    base::MutexLock lock(successor_mu_);
+    successor = successor_;
+  }
+  if (!successor) return {};
+  const std::string name = successor->id.ToString();
+  const uint64_t limit_ms = std::min(deadline_ms, successor->deadline_ms);
+  while (!gate_.closed() && ports_.runtime.NowMs() < limit_ms) {
+    membership_->RefreshTo(0, limit_ms);
+    const ViewPtr view = membership_->view();
+    const routing::NodeIndex node = view->FindName(name);
+    if (node != routing::kNoNode && view->node(node).lease.state == NodeState::kActive) {
+      return name;
+    }
+    ports_.runtime.SleepMs(kSuccessorPollMs);
+  }
+  return {};
 }
 
 Result<NodeId> Node::PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms) {
@@ -132,6 +155,10 @@ Result<NodeId> Node::PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadlin
       HandoffText(self.epoch, successor->epoch, ports_.runtime.WallMs() + wait_ms);
   MC_TRY([[maybe_unused]] const uint64_t version,
          ports_.metadata.PutDocument(name, text, current.version));
+  {
+    base::MutexLock lock(successor_mu_);
+    successor_ = {*successor, deadline_ms};
+  }
   return *successor;
 }
 

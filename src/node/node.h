@@ -73,6 +73,7 @@ class Node {
   // True: gone. False: something is still in it. kInvalidState: not draining.
   Result<bool> RetireSegment(const std::string& name);
   // Enters draining and moves every value elsewhere; `prefer` (a node's name) is tried first.
+  // Empty: the successor of a handoff, once it is active, if one was planned.
   Result<EvacuationResult> EvacuateAll(const std::string& prefer, uint64_t deadline_ms);
   // Tells the standby with our stable_id (the newest, or the one with `epoch`) to take over.
   // kInvalidState: there is none.
@@ -92,6 +93,8 @@ class Node {
   void TellAll(uint64_t revision);
   Result<SegmentStats> FindSegment(const std::string& name) const;
   void WatchHandoff();
+  // The name of the planned successor once it serves; empty: none was planned, or it is late.
+  std::string AwaitSuccessor(uint64_t deadline_ms);
 
   const NodeConfig config_;
   NodePorts ports_;
@@ -113,6 +116,12 @@ class Node {
   std::unique_ptr<Event> handoff_stop_;
   std::unique_ptr<Thread> handoff_watch_;  // Of a standby.
   base::Mutex segments_mu_;                // One change of the segments at a time.
+  struct Successor {
+    NodeId id;
+    uint64_t deadline_ms = 0;  // To become active by.
+  };
+  base::Mutex successor_mu_;
+  std::optional<Successor> successor_ MC_GUARDED_BY(successor_mu_);  // As planned.
   std::atomic<bool> closed_{false};
 };
 

@@ -105,8 +105,12 @@ TEST(Lifecycle, AStandbySuccessorTakesOverWithoutLosingAKey) {
   const auto plan = old->PlanHandoff({}, 5'000);
   ASSERT_TRUE(plan.ok()) << plan.error().ToString();
   EXPECT_EQ(plan->to_epoch, 2u);
+  const uint64_t beside = reader->ListSegments(false)[0].used_bytes;
   const auto moved = old->EvacuateOwnedReplicas();
   ASSERT_TRUE(moved.ok()) << moved.error().ToString();
+  // Everything went to the successor.
+  EXPECT_EQ(reader->ListSegments(false)[0].used_bytes, beside);
+  EXPECT_GT(next->ListSegments(false)[0].used_bytes, 0u);
   ExpectAll(*reader, 200);
   old->Close();
   ExpectAll(*reader, 200);
