@@ -85,7 +85,7 @@ Status Node::JoinCluster() {
   record.id.stable_id = config_.stable_id;
   // Nobody calls an offline node; it becomes what was asked for once it can answer.
   record.state = NodeState::kOffline;
-  record.protocol_minor = kProtocolMinor;
+  record.protocol_minor = config_.protocol_minor;
   record.endpoint = endpoint_;
   record.host = config_.host_id;
   record.pid = config_.pid;

@@ -37,6 +37,7 @@ struct NodeConfig {
   uint16_t listen_port = 0;
   std::string host_id;  // Identifies the machine.
   uint64_t pid = 0;
+  uint32_t protocol_minor = kProtocolMinor;  // Told to the others; tests pretend another.
   NodeState initial_state = NodeState::kActive;
   std::map<std::string, std::string> labels;
   std::string segment_name;

@@ -172,6 +172,20 @@ TEST(HostileCalls, AnnouncedPayloadsMustMatchTheMessage) {
   });
 }
 
+TEST(HostileCalls, FieldsOfANewerMinorVersionAreIgnored) {
+  Simulated(4, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    // Field 1000: as a number, as text.
+    const std::string unknown("\xc0\x3e\x07\xc2\x3e\x02hi", 8);
+    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMigrate); ++type) {
+      const auto [message, payload] = Sample(node, static_cast<MessageType>(type));
+      EXPECT_TRUE(Serve(service, type, message + unknown, payload, node.Deadline())) << type;
+    }
+  });
+}
+
 TEST(HostileCalls, ColumnsOfDifferentLengthsAreRefused) {
   Simulated(3, [](TestCluster& cluster) {
     auto& node = cluster.Start("a");

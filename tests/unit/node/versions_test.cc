@@ -1,0 +1,75 @@
+// Nodes of one major version and different minors in one cluster, as during an upgrade.
+#include <gtest/gtest.h>
+
+#include "node/migration_queue.h"
+#include "support/test_cluster.h"
+
+namespace mooncake::node {
+namespace {
+
+using testing::kKiB;
+using testing::Simulated;
+using testing::TestCluster;
+using testing::TestNode;
+using testing::ValueOf;
+
+TestNode& StartAs(TestCluster& cluster, const std::string& name, uint32_t minor) {
+  NodeConfig config = TestCluster::Config(name);
+  config.protocol_minor = minor;
+  return cluster.Start(config);
+}
+
+TEST(Versions, NodesOfAllMinorsServeEachOther) {
+  Simulated(1, [](TestCluster& cluster) {
+    TestNode* nodes[] = {&StartAs(cluster, "older", 0), &StartAs(cluster, "same", kProtocolMinor),
+                         &StartAs(cluster, "newer", 9)};
+    const ReplicateConfig two{.replica_num = 2, .prefer_local = false};
+    for (TestNode* writer : nodes) {
+      for (TestNode* authority : nodes) {
+        const std::string key = TestCluster::KeyAt(*writer, authority->name());
+        ASSERT_TRUE(writer->Put(key, ValueOf(key, 5 * kKiB), &two).ok());
+        for (TestNode* reader : nodes) {
+          EXPECT_EQ(reader->Get(key).value_or(""), ValueOf(key, 5 * kKiB));
+          EXPECT_EQ(reader->Find(key)->replicas.size(), 2u);
+        }
+        EXPECT_TRUE(writer->Remove(key).ok());
+      }
+    }
+  });
+}
+
+TEST(Versions, AnOlderNodesSlotsMoveToANewerOneAndBack) {
+  Simulated(2, [](TestCluster& cluster) {
+    TestNode& older = StartAs(cluster, "older", 0);
+    const auto keys = TestCluster::KeysAt(older, "older:1", 50);
+    for (const Status& status : older.PutAll(keys, kKiB)) ASSERT_TRUE(status.ok());
+    TestNode& newer = StartAs(cluster, "newer", 9);
+    for (const auto& read : newer.GetAll(keys, kKiB)) EXPECT_TRUE(read.ok());
+    newer.Close();
+    for (const auto& read : older.GetAll(keys, kKiB)) EXPECT_TRUE(read.ok());
+  });
+}
+
+TEST(Versions, AnOlderNodeIsNotAskedWhatItDoesNotKnow) {
+  Simulated(3, [](TestCluster& cluster) {
+    TestNode& older = StartAs(cluster, "older", 0);
+    TestNode& newer = StartAs(cluster, "newer", kProtocolMinor);
+    const ReplicateConfig there{.preferred_segments = {"older-segment"}};
+    ASSERT_TRUE(newer.Put("k", ValueOf("k", kKiB), &there).ok());
+    older.transport.Take();
+    MigrationQueue queue(newer.core(), {});
+    const MigrationOrder order{{}, "k", true, "older-segment", {"newer-segment"}};
+    const std::string refused = queue.Submit(order)->id;
+    const std::string done = queue.Submit(order, "newer")->id;
+    for (int i = 0; i < 1'000 && queue.Get(done)->state != MigrationState::kSucceeded; ++i) {
+      cluster.runtime().SleepMs(10);
+    }
+    EXPECT_EQ(queue.Get(refused)->state, MigrationState::kFailed);
+    EXPECT_EQ(queue.Get(refused)->last_error.code, ErrorCode::kUnsupported);
+    EXPECT_EQ(queue.Get(done)->state, MigrationState::kSucceeded);
+    EXPECT_EQ(older.Get("k").value_or(""), ValueOf("k", kKiB));
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node
