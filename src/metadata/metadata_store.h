@@ -50,6 +50,9 @@ struct LeaseRecord {
   uint32_t protocol_minor = 0;
   std::string host;  // Identifies the machine (boot id), for same-host decisions.
   uint64_t pid = 0;
+  // Drawn at each start. Names and epochs can repeat in another cluster, addresses are given
+  // to other processes; this tells them apart. 0: of a node too old to have one.
+  uint32_t instance = 0;
   std::map<std::string, std::string> labels;
   std::vector<SegmentRecord> segments;
   // Set by others who could not reach this node's data path; the node is not an authority and

@@ -174,6 +174,7 @@ json LeaseJson(const LeaseRecord& record) {
           {"protocol_minor", record.protocol_minor},
           {"host", record.host},
           {"pid", record.pid},
+          {"instance", record.instance},
           {"labels", std::move(labels)},
           {"segments", std::move(segments)},
           {"suspect", record.suspect}};
@@ -235,6 +236,7 @@ Result<LeaseRecord> LeaseFromJson(std::string_view text) {
   reader.Unsigned("protocol_minor", record.protocol_minor);
   reader.Text("host", record.host);
   reader.Unsigned("pid", record.pid);
+  if (value.contains("instance")) reader.Unsigned("instance", record.instance);
   reader.Flag("suspect", record.suspect);
   for (const auto& item : reader.Items("labels", json::value_t::object, kLabelsMax).items()) {
     const auto* text_of = item.value().get_ptr<const json::string_t*>();

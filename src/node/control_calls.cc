@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "mooncake/store.h"
 #include "node/authority.h"
 #include "node/migration_worker.h"
 #include "node/outbox.h"
@@ -39,6 +40,7 @@ bool ServePing(Core& core, const v1::PingRequest& request, bool may_block, v1::P
   reply->set_revision(core.view()->revision());
   reply->set_host(core.membership.record().host);
   reply->set_pid(static_cast<uint64_t>(getpid()));
+  reply->set_instance(core.membership.instance());
   return true;
 }
 
@@ -81,7 +83,7 @@ void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishRepl
   if (!*valid) return;
   for (const v1::Route& wire : request.routes()) {
     const std::optional<Route> route = ReadRoute(wire, core.names);
-    *valid = route && !wire.key().empty();
+    *valid = route && !wire.key().empty() && wire.key().size() <= kKeySizeMax;
     if (!*valid) return;
     const KeyRef ref = MakeKeyRef(*scope, wire.key());
     Version version = 0;

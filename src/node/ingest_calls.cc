@@ -112,6 +112,7 @@ class IngestCall : public ServerCall {
 
  private:
   bool ReadOrigin(const v1::Origin& origin) {
+    if (!core_.membership.IsAddressee(origin.addressee())) return false;
     const auto writer = core_.names.IndexOf(origin.node());
     if (!writer) return false;
     writer_ = *writer;

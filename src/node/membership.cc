@@ -87,6 +87,7 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
   record_ = record;
   record_.id = *acquired;
   self_name_ = record_.id.ToString();
+  instance_ = record_.instance;
   state_.store(record_.state);
   lease_confirmed_ms_.store(asked_ms);
   return Ok();

@@ -60,6 +60,9 @@ class Membership {
 
   NodeId self() const;
   const std::string& self_name() const { return self_name_; }
+  uint32_t instance() const { return instance_; }
+  // Whether a request is meant for this process, not for one that had its address before.
+  bool IsAddressee(uint32_t instance) const { return instance == 0 || instance == instance_; }
   ViewPtr view() const { return view_.load(std::memory_order_acquire); }
   LeaseRecord record() const;
   // Changes the own record and renews at once with it.
@@ -122,6 +125,7 @@ class Membership {
   MetadataStore& metadata_;
   Metrics& metrics_;
   std::string self_name_;                                        // Constant after Join.
+  uint32_t instance_ = 0;                                        // Likewise.
   std::function<void(const ViewPtr&, const ViewPtr&)> on_view_;  // Constant after Start.
 
   std::atomic<ViewPtr> view_;

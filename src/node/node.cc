@@ -89,6 +89,7 @@ Status Node::JoinCluster() {
   record.endpoint = endpoint_;
   record.host = config_.host_id;
   record.pid = config_.pid;
+  record.instance = static_cast<uint32_t>(ports_.runtime.Random() | 1);  // Never 0.
   record.labels = config_.labels;
   record.segments = SegmentRecords();
   return membership_->Join(record, config_.initial_state == NodeState::kStandby,
@@ -115,7 +116,8 @@ HolderAnswer Node::Ask(const LeaseRecord& holder) {
     return call.failure == CallFailure::kRefused ? HolderAnswer::kGone : HolderAnswer::kSilent;
   }
   v1::PingReply pong;
-  const bool same = pong.ParseFromString(reply.text) && pong.node() == holder.id.ToString();
+  const bool same = pong.ParseFromString(reply.text) && pong.node() == holder.id.ToString() &&
+                    (holder.instance == 0 || pong.instance() == holder.instance);
   return same ? HolderAnswer::kAlive : HolderAnswer::kGone;
 }
 

@@ -26,6 +26,7 @@ class MessageCall : public ServerCall {
       return false;
     }
     const v1::Origin& origin = request_.origin();
+    if (!core_.membership.IsAddressee(origin.addressee())) return false;
     if (origin.revision() > core_.view()->revision()) core_.membership.RefreshSoon();
     verdict_ = core_.dedup.Begin(origin.node(), origin.sequence(), &remembered_);
     owns_sequence_ = verdict_ == DedupTable::Verdict::kNew && origin.sequence() != 0;

@@ -13,6 +13,19 @@ Result<std::span<const MutableBytes>> MessageReply::OnReply(std::string_view mes
   return std::span<const MutableBytes>();
 }
 
+namespace {
+
+// Adds `origin.addressee` to a serialised request. A field that occurs again is merged into what
+// is there, and all requests have their origin at the same number.
+void AddAddressee(uint32_t instance, std::string* message) {
+  if (instance == 0) return;
+  v1::PingRequest addressed;
+  addressed.mutable_origin()->set_addressee(instance);
+  addressed.AppendToString(message);
+}
+
+}  // namespace
+
 Peers::Peers(Runtime& runtime, Transport& transport, Membership& membership, uint64_t stall_ms)
     : runtime_(runtime), transport_(transport), membership_(membership), stall_ms_(stall_ms) {}
 
@@ -37,6 +50,7 @@ void Peers::CallMany(std::span<PeerCall> calls) {
       call.failure = CallFailure::kRefused;
       continue;
     }
+    AddAddressee(call.instance, &call.message);
     Call& out = wire.emplace_back();
     out.endpoint = call.endpoint;
     out.type = static_cast<uint16_t>(call.type);

@@ -19,8 +19,16 @@
 namespace mooncake::node {
 
 struct PeerCall {
+  // Whom it goes to. CallMany adds to the message that nobody else is meant.
+  void Address(const LeaseRecord& lease) {
+    peer = lease.id;
+    endpoint = lease.endpoint;
+    instance = lease.instance;
+  }
+
   NodeId peer;
   std::string endpoint;
+  uint32_t instance = 0;
   MessageType type = MessageType::kPing;
   std::string message;
   std::vector<ConstBytes> payload;
@@ -89,8 +97,7 @@ std::vector<Result<ReplyMessage>> Peers::AskMany(std::span<const routing::ViewNo
   std::vector<MessageReply> replies(peers.size());
   std::vector<PeerCall> calls(peers.size());
   for (size_t i = 0; i < peers.size(); ++i) {
-    calls[i].peer = peers[i]->lease.id;
-    calls[i].endpoint = peers[i]->lease.endpoint;
+    calls[i].Address(peers[i]->lease);
     calls[i].type = type;
     calls[i].message = requests[i].SerializeAsString();
     calls[i].deadline_ms = deadline_ms;

@@ -181,9 +181,7 @@ void PlacedWrite::WriteRemote(const std::vector<Target>& targets) {
   for (size_t t = 0; t < targets.size(); ++t) {
     writes.push_back(std::make_unique<WriteObserver>());
     for (uint32_t i : targets[t].items) writes[t]->plan.Add(items_[i].parts);
-    const LeaseRecord& peer = rounds_.view()->node(targets[t].node).lease;
-    calls[t].peer = peer.id;
-    calls[t].endpoint = peer.endpoint;
+    calls[t].Address(rounds_.view()->node(targets[t].node).lease);
     calls[t].type = MessageType::kWrite;
     calls[t].message = WriteMessage(targets[t]);
     calls[t].payload = writes[t]->plan.Seal();

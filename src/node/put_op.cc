@@ -162,10 +162,8 @@ class PutOp {
     std::vector<PeerCall> calls(groups.size());
     for (size_t g = 0; g < groups.size(); ++g) {
       puts.push_back(std::make_unique<FusedPut>(options_));
-      const routing::ViewNode& peer = rounds_.view()->node(groups[g].node);
       for (uint32_t i : groups[g].items) puts[g]->plan.Add(items_[i].parts);
-      calls[g].peer = peer.lease.id;
-      calls[g].endpoint = peer.lease.endpoint;
+      calls[g].Address(rounds_.view()->node(groups[g].node).lease);
       calls[g].type = MessageType::kPut;
       calls[g].message = Message(groups[g].items);
       calls[g].payload = puts[g]->plan.Seal();

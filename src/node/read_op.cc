@@ -172,9 +172,7 @@ class ReadOp : public ReadPlan {
     std::vector<PeerCall> calls(groups.size());
     for (size_t g = 0; g < groups.size(); ++g) {
       receivers.push_back(std::make_unique<ReadReceiver>(*this, groups[g].items, false));
-      const routing::ViewNode& peer = rounds_.view()->node(groups[g].node);
-      calls[g].peer = peer.lease.id;
-      calls[g].endpoint = peer.lease.endpoint;
+      calls[g].Address(rounds_.view()->node(groups[g].node).lease);
       calls[g].type = MessageType::kGet;
       calls[g].message = GetMessage(groups[g].items);
       calls[g].deadline_ms = request_.deadline_ms;
@@ -371,8 +369,7 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
     asked.push_back(&fitting);
     receivers.push_back(std::make_unique<ReadReceiver>(*this, fitting, true));
     PeerCall& call = calls.emplace_back();
-    call.peer = view->node(index).lease.id;
-    call.endpoint = view->node(index).lease.endpoint;
+    call.Address(view->node(index).lease);
     call.type = MessageType::kRead;
     call.message = PlaceMessage(owner, fitting, replica);
     call.deadline_ms = request_.deadline_ms;

@@ -16,6 +16,7 @@ class GetCall : public ServerCall {
 
   bool Accept(const IncomingRequest& request) {
     if (request.payload_size != 0 || !Parse(message_, request.message)) return false;
+    if (!core_.membership.IsAddressee(message_.origin().addressee())) return false;
     const auto scope = core_.scopes.Intern(ReadScope(message_.scope()));
     if (!scope || !ReadKeys(message_.keys(), &keys_)) return false;
     scope_ = *scope;
@@ -115,6 +116,7 @@ class ReadCall : public ServerCall {
 
   bool Accept(const IncomingRequest& request) {
     if (request.payload_size != 0 || !Parse(message_, request.message)) return false;
+    if (!core_.membership.IsAddressee(message_.origin().addressee())) return false;
     const int count = message_.extents_size();
     return count <= static_cast<int>(kItemsPerMessageMax) && message_.key_hashes_size() == count &&
            message_.offsets_size() == count && message_.sizes_size() == count;

@@ -22,6 +22,7 @@ LeaseRecord MetadataContract::Record(const std::string& stable_id) {
   record.endpoint = "10.0.0.1:4000";
   record.host = "boot-1";
   record.pid = 4242;
+  record.instance = 7;
   record.labels = {{"route", "true"}, {"zone", "a b: {\"x\"} ü"}};
   record.segments = {{"seg-1", 1 << 30, 4096, NodeState::kActive},
                      {"seg-2", uint64_t{1} << 60, 0, NodeState::kDraining}};

@@ -14,6 +14,7 @@ LeaseRecord Sample() {
   record.protocol_minor = 9;
   record.host = "b0f1";
   record.pid = 99;
+  record.instance = UINT32_MAX;
   record.labels = {{"a", ""}, {"quote \"", "\\ \n \x01"}};
   record.segments = {{"s", UINT64_MAX, 12, NodeState::kOffline}, {"t", 1, 0, NodeState::kActive}};
   record.suspect = true;
@@ -34,6 +35,16 @@ TEST(LeaseJson, IgnoresUnknownFields) {
   EXPECT_EQ(LeaseFromJson(json).value_or({}), Sample());
 }
 
+TEST(LeaseJson, ReadsTheLeaseOfANodeWithoutInstance) {
+  std::string json = *LeaseToJson(Sample());
+  const std::string field = "\"instance\":4294967295,";
+  ASSERT_NE(json.find(field), std::string::npos);
+  json.erase(json.find(field), field.size());
+  LeaseRecord expected = Sample();
+  expected.instance = 0;
+  EXPECT_EQ(LeaseFromJson(json).value_or({}), expected);
+}
+
 TEST(LeaseJson, RefusesWrongTypesRangesAndWords) {
   const std::string json = *LeaseToJson(Sample());
   const std::pair<const char*, const char*> changes[] = {
@@ -42,6 +53,7 @@ TEST(LeaseJson, RefusesWrongTypesRangesAndWords) {
       {"\"epoch\":7", "\"epoch\":18446744073709551616"},
       {"\"epoch\":7", "\"epoch\":\"7\""},
       {"\"epoch\":7", "\"other\":7"},
+      {"\"instance\":4294967295", "\"instance\":4294967296"},
       {"\"protocol_major\":2", "\"protocol_major\":4294967296"},
       {"\"sealed\"", "\"molten\""},
       {"\"suspect\":true", "\"suspect\":1"},

@@ -154,6 +154,45 @@ TEST(HostileCalls, EverySampleIsAcceptedAsItIs) {
   });
 }
 
+TEST(HostileCalls, WhatIsMeantForAnotherProcessIsRefused) {
+  Simulated(5, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    const uint32_t own = node.core().membership.instance();
+    ASSERT_NE(own, 0u);
+    for (uint16_t type = 1; type <= static_cast<uint16_t>(MessageType::kMirror); ++type) {
+      const auto [message, payload] = Sample(node, static_cast<MessageType>(type));
+      v1::PingRequest addressed;  // The origin has the same number in all requests.
+      addressed.mutable_origin()->set_addressee(own);
+      EXPECT_TRUE(
+          Serve(service, type, message + addressed.SerializeAsString(), payload, node.Deadline()))
+          << type;
+      addressed.mutable_origin()->set_addressee(own + 1);
+      EXPECT_FALSE(
+          Serve(service, type, message + addressed.SerializeAsString(), payload, node.Deadline()))
+          << type;
+    }
+  });
+}
+
+TEST(HostileCalls, AKeyThatNoOtherMessageCanNameIsNotPublished) {
+  Simulated(6, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    v1::PublishRequest publish;
+    ASSERT_TRUE(publish.ParseFromString(Sample(node, MessageType::kPublish).first));
+    publish.mutable_routes(0)->set_key(std::string(kKeySizeMax + 1, 'k'));
+    auto call = service.Accept({static_cast<uint16_t>(MessageType::kPublish),
+                                publish.SerializeAsString(), 0, node.Deadline()});
+    ASSERT_TRUE(call && call->Prepare(true));
+    Reply reply;
+    ASSERT_TRUE(call->Run(true, reply));
+    EXPECT_TRUE(reply.message.empty());  // Refused as a whole.
+  });
+}
+
 TEST(HostileCalls, AnnouncedPayloadsMustMatchTheMessage) {
   Simulated(2, [](TestCluster& cluster) {
     auto& node = cluster.Start("a");
