@@ -139,6 +139,10 @@ ExtentPin ExtentStore::Reserve(const ReserveRequest& request) {
     Segment& segment = *SegmentAt(i);
     if (segment.state.load(std::memory_order_relaxed) != NodeState::kActive) continue;
     if (!request.segment.empty() && request.segment != segment.name) continue;
+    const uint64_t limit = segment.allocator.capacity_bytes() / 100 * request.fill_percent_max;
+    const uint64_t after =
+        segment.allocator.used_bytes() + allocator::ExtentAllocator::RoundUp(request.size);
+    if (request.fill_percent_max < 100 && after >= limit) continue;
     if (ExtentPin pin = ReserveIn(segment, request)) return pin;
   }
   return {};

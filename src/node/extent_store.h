@@ -113,6 +113,8 @@ struct ReserveRequest {
   NameIndex writer = kSelf;
   uint64_t now_ms = 0;
   std::string_view segment;  // Empty: any active one.
+  // Below 100: a segment that would be as full as that, or fuller, is passed over.
+  uint32_t fill_percent_max = 100;
 };
 
 class ExtentStore {

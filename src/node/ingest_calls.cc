@@ -34,8 +34,10 @@ class IngestCall : public ServerCall {
         continue;
       }
       bool would_block = false;
-      const ReserveRequest reserve{item.ref, item.size, soft_pin_, writer_, core_.runtime.NowMs(),
-                                   segment_};
+      ReserveRequest reserve{item.ref, item.size, soft_pin_, writer_, core_.runtime.NowMs(),
+                             segment_};
+      // Above the high watermark the evictor would make up for it.
+      if (no_evict_) reserve.fill_percent_max = core_.options.high_watermark_percent;
       item.pin = no_evict_ ? core_.extents.Reserve(reserve)
                            : core_.evictor.Reserve(reserve, may_block, deadline_ms_, &would_block);
       if (would_block) return false;

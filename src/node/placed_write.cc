@@ -147,8 +147,9 @@ bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
   const WriteItem& item = items_[i];
   if (core_.membership.state() != NodeState::kActive) return false;
   bool would_block = false;
-  const ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(),
-                               segment};
+  ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(), segment};
+  // Moving a value evicts no other, neither now nor by reaching the high watermark.
+  if (item.relocation != nullptr) reserve.fill_percent_max = core_.options.high_watermark_percent;
   ExtentPin pin = item.relocation != nullptr
                       ? core_.extents.Reserve(reserve)
                       : core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);

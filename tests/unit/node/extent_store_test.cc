@@ -32,6 +32,22 @@ TEST_F(ExtentStoreTest, AReservationCountsInFullAndIsGivenBackByRetire) {
   EXPECT_EQ(Used(), 0u);
 }
 
+TEST_F(ExtentStoreTest, ALimitedReservationKeepsASegmentBelowItsShare) {
+  const auto reserve = [&](uint64_t size, uint32_t percent) {
+    ReserveRequest request{RefOf("k"), size};
+    request.fill_percent_max = percent;
+    return store_.Reserve(request);
+  };
+  const uint64_t half = store_.Usage().second / 2;
+  EXPECT_FALSE(reserve(half + 64, 50));
+  const ExtentPin pin = reserve(half - 4096, 50);
+  EXPECT_TRUE(pin);
+  EXPECT_FALSE(reserve(8192, 50));
+  EXPECT_TRUE(reserve(8192, 100));
+  AddSegment(store_, "s1", 64 << 10);
+  EXPECT_EQ(reserve(8192, 50)->place().segment, 1u);  // The first one is full enough.
+}
+
 TEST_F(ExtentStoreTest, AnEmptyValueHasAnExtentOfItsOwn) {
   ExtentPin pin = Live(store_, "empty", 0);
   ASSERT_TRUE(pin);
