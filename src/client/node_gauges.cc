@@ -28,6 +28,9 @@ NodeGauges::NodeGauges(Metrics& metrics, node::Core& core, const StoreConfig& co
   baseline("checksum_validation_total", {"mismatch"});
   baseline("eviction_total", {"ok"});
   metrics.GetCounter("replica_shortfall_total", {});
+  for (const char* reason : {"unavailable", "no_copy"}) {
+    metrics.GetCounter("preferred_segment_skip_total", {{"source", "request"}, {"reason", reason}});
+  }
   metrics.GetGauge("heartbeat_consecutive_failures", {{"runtime", name_}});
 }
 

@@ -1,6 +1,8 @@
 #include "node/evacuation.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "node/placed_write.h"
 #include "node/query_op.h"
@@ -141,6 +143,25 @@ class Evacuation {
          view->PlacementOrder(ref.hash, core_.options.pool, kTargetsMax)) {
       add(node);
     }
+    if (!relocation->keep.empty()) PutOtherHostsFirst(*view, relocation);
+  }
+
+  // Away from the hosts of the copies that stay; a successor that was asked for stays first.
+  void PutOtherHostsFirst(const routing::ClusterView& view, Relocation* relocation) {
+    std::set<std::string> taken;
+    for (const Place& place : relocation->keep) {
+      const routing::NodeIndex owner = view.FindName(core_.names.NameOf(place.owner));
+      if (owner != routing::kNoNode) taken.insert(HostOf(core_, view, owner));
+    }
+    std::vector<Candidate> apart, beside;
+    for (Candidate& target : relocation->targets) {
+      const bool asked = !options_.prefer.empty() && apart.empty() && beside.empty();
+      const bool free = taken.count(HostOf(core_, view, target.node)) == 0;
+      (asked || free ? apart : beside).push_back(std::move(target));
+    }
+    apart.insert(apart.end(), std::make_move_iterator(beside.begin()),
+                 std::make_move_iterator(beside.end()));
+    relocation->targets = std::move(apart);
   }
 
   Core& core_;

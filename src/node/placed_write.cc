@@ -79,6 +79,7 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
       (*statuses)[i] = std::move(error);
       continue;
     }
+    CountSkipped(copies);
     if (copies.places.size() < copies.placement.copies) {
       core_.metrics.GetCounter("replica_shortfall_total", {}).Increment();
     }
@@ -87,18 +88,60 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
   Publish(std::move(written), statuses);
 }
 
+bool PlacedWrite::Holds(const Copies& copies, const Candidate& candidate) const {
+  const auto owner =
+      candidate.node == routing::kNoNode
+          ? kSelf
+          : core_.names.IndexOf(rounds_.view()->node(candidate.node).lease.id.ToString());
+  return std::any_of(copies.places.begin(), copies.places.end(),
+                     [&](const Place& place) { return place.owner == owner; });
+}
+
 bool PlacedWrite::HardOnesHold(const Copies& copies) const {
   const Placement& placement = copies.placement;
   size_t held = 0;
-  for (uint32_t c = 0; c < placement.hard; ++c) {
-    const routing::NodeIndex node = placement.candidates[c].node;
-    const auto owner = node == routing::kNoNode
-                           ? kSelf
-                           : core_.names.IndexOf(rounds_.view()->node(node).lease.id.ToString());
-    held += std::any_of(copies.places.begin(), copies.places.end(),
-                        [&](const Place& place) { return place.owner == owner; });
-  }
+  for (uint32_t c = 0; c < placement.hard; ++c) held += Holds(copies, placement.candidates[c]);
   return held >= std::min(placement.copies, placement.hard);
+}
+
+// Owners that were asked for, tried, and have no copy now.
+void PlacedWrite::CountSkipped(const Copies& copies) const {
+  uint64_t skipped = 0;
+  for (size_t c = 0; c < std::min<size_t>(copies.next, copies.placement.preferred); ++c) {
+    skipped += !Holds(copies, copies.placement.candidates[c]);
+  }
+  if (skipped == 0) return;
+  core_.metrics
+      .GetCounter("preferred_segment_skip_total", {{"source", "request"}, {"reason", "no_copy"}})
+      .Add(skipped);
+}
+
+std::vector<std::string> PlacedWrite::HostsOf(const Copies& copies) const {
+  std::vector<std::string> hosts;
+  if (copies.placement.copies <= 1) return hosts;  // Nothing to keep apart.
+  for (const Place& place : copies.places) {
+    const routing::NodeIndex node = rounds_.view()->FindName(core_.names.NameOf(place.owner));
+    if (node != routing::kNoNode) hosts.push_back(HostOf(core_, *rounds_.view(), node));
+  }
+  return hosts;
+}
+
+const Candidate& PlacedWrite::NextCandidate(Copies& copies, std::vector<std::string>* hosts) {
+  std::vector<Candidate>& candidates = copies.placement.candidates;
+  const size_t first = copies.next++;
+  if (copies.placement.copies <= 1) return candidates[first];
+  const auto host_of = [&](const Candidate& candidate) {
+    return HostOf(core_, *rounds_.view(), candidate.node);
+  };
+  if (first >= copies.placement.preferred) {
+    const auto begin = candidates.begin() + static_cast<ptrdiff_t>(first);
+    const auto apart = std::find_if(begin, candidates.end(), [&](const Candidate& candidate) {
+      return std::find(hosts->begin(), hosts->end(), host_of(candidate)) == hosts->end();
+    });
+    if (apart != candidates.end()) std::rotate(begin, apart, apart + 1);
+  }
+  hosts->push_back(host_of(candidates[first]));
+  return candidates[first];
 }
 
 void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
@@ -108,8 +151,9 @@ void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
       Copies& copies = copies_[i];
       size_t missing =
           copies.placement.copies - std::min<size_t>(copies.placement.copies, copies.places.size());
+      std::vector<std::string> hosts = HostsOf(copies);
       while (missing > 0 && copies.next < copies.placement.candidates.size()) {
-        const Candidate& candidate = copies.placement.candidates[copies.next++];
+        const Candidate& candidate = NextCandidate(copies, &hosts);
         if (candidate.node == routing::kNoNode) {
           if (WriteOwn(i, candidate.segment)) --missing;
           continue;

@@ -35,6 +35,12 @@ class PlacedWrite {
   };
 
   void WriteCopies(const std::vector<uint32_t>& indices);
+  // The next candidate of an item, and one more that has been tried. Copies go to different
+  // hosts while there are any. `hosts`: of those that have a copy, or are to get one.
+  const Candidate& NextCandidate(Copies& copies, std::vector<std::string>* hosts);
+  std::vector<std::string> HostsOf(const Copies& copies) const;
+  void CountSkipped(const Copies& copies) const;
+  bool Holds(const Copies& copies, const Candidate& candidate) const;
   // As many copies as hard preferences allow are where these want them.
   bool HardOnesHold(const Copies& copies) const;
   bool WriteOwn(uint32_t i, const std::string& segment);

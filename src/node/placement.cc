@@ -10,8 +10,10 @@ namespace mooncake::node {
 
 namespace {
 
-// More than the copies wanted, so that full or dead owners have stand-ins.
+// More than the copies wanted, so that full or dead owners have stand-ins, and several copies
+// find different hosts.
 constexpr size_t kSpareCandidates = 8;
+constexpr size_t kSparesOfSeveral = 32;
 
 class Chooser {
  public:
@@ -21,15 +23,18 @@ class Chooser {
         self_(view.FindName(core.membership.self_name())),
         own_storage_(core.extents.has_segments()) {}
 
-  void Add(routing::NodeIndex node, std::string segment) {
-    if (node == routing::kNoNode) return;
+  // False: it cannot be one.
+  bool Add(routing::NodeIndex node, std::string segment) {
+    if (node == routing::kNoNode) return false;
     if (node == self_) return AddSelf(std::move(segment));
-    if (!view_.node(node).storage) return;
+    if (!view_.node(node).storage) return false;
     Push(node, std::move(segment));
+    return true;
   }
 
-  void AddSelf(std::string segment) {
+  bool AddSelf(std::string segment) {
     if (own_storage_) Push(routing::kNoNode, std::move(segment));
+    return own_storage_;
   }
 
   bool IsOwnName(const std::string& name) const {
@@ -77,22 +82,46 @@ Error CheckPolicy(const ReplicateConfig& replicate) {
   return {};
 }
 
-Error AddPreferredSegments(const ReplicateConfig& replicate, Chooser* chooser) {
+// An owner that was asked for and is none: others take its place.
+void CountSkipped(Core& core) {
+  core.metrics
+      .GetCounter("preferred_segment_skip_total",
+                  {{"source", "request"}, {"reason", "unavailable"}})
+      .Increment();
+}
+
+Error AddPreferredSegments(Core& core, const ReplicateConfig& replicate, Chooser* chooser) {
   for (const std::string& segment : replicate.preferred_segments) {
-    const size_t before = chooser->size();
-    if (chooser->IsOwnName(segment)) {
-      chooser->AddSelf({});
-    } else {
-      chooser->Add(chooser->NodeOfSegment(segment), segment);
-    }
-    if (chooser->size() == before && !replicate.with_soft_pin) {
+    const bool added = chooser->IsOwnName(segment)
+                           ? chooser->AddSelf({})
+                           : chooser->Add(chooser->NodeOfSegment(segment), segment);
+    if (added) continue;
+    if (!replicate.with_soft_pin) {
       return NotFound(fmt::format("preferred_segment '{}': no storage node offers it", segment));
     }
+    CountSkipped(core);
   }
   return {};
 }
 
+void AddPreferredOwners(Core& core, const routing::ClusterView& view,
+                        const ReplicateConfig& replicate, Chooser* chooser) {
+  for (const std::string& owner : replicate.preferred_storage_owners) {
+    if (!chooser->Add(view.FindName(owner), {})) CountSkipped(core);
+  }
+  if (replicate.prefer_local || replicate.prefer_alloc_in_same_node) chooser->AddSelf({});
+}
+
 }  // namespace
+
+std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node) {
+  const routing::NodeIndex index =
+      node == routing::kNoNode ? view.FindName(core.membership.self_name()) : node;
+  if (index == routing::kNoNode) return {};
+  const LeaseRecord& lease = view.node(index).lease;
+  const auto label = lease.labels.find("host");
+  return label != lease.labels.end() ? label->second : lease.host;
+}
 
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
                    const ReplicateConfig* replicate, bool skip_authority) {
@@ -109,26 +138,25 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
     return placement;
   }
   if (replicate != nullptr) {
-    placement.refused = AddPreferredSegments(*replicate, &chooser);
+    placement.refused = AddPreferredSegments(core, *replicate, &chooser);
     if (placement.refused.code != ErrorCode::kOk) return placement;
     if (!replicate->with_soft_pin) placement.hard = static_cast<uint32_t>(chooser.size());
+    placement.preferred = placement.hard;
     if (placement.hard > 0 && placement.hard >= placement.copies) {
       placement.candidates = chooser.Take();
       return placement;
     }
-    for (const std::string& owner : replicate->preferred_storage_owners) {
-      chooser.Add(view.FindName(owner), {});
-    }
-    if (replicate->prefer_local || replicate->prefer_alloc_in_same_node) chooser.AddSelf({});
+    AddPreferredOwners(core, view, *replicate, &chooser);
   }
+  placement.preferred = static_cast<uint32_t>(chooser.size());
   const std::string& pool = core.options.pool;
   const auto ranks = view.Ranks(ref.slot());
   if (!skip_authority && !ranks.empty() &&
       (pool.empty() || view.node(ranks[0]).Label("pool") == pool)) {
     chooser.Add(ranks[0], {});
   }
-  for (routing::NodeIndex node :
-       view.PlacementOrder(ref.hash, pool, placement.copies + kSpareCandidates)) {
+  const size_t spares = placement.copies > 1 ? kSparesOfSeveral : kSpareCandidates;
+  for (routing::NodeIndex node : view.PlacementOrder(ref.hash, pool, placement.copies + spares)) {
     if (skip_authority && !ranks.empty() && node == ranks[0]) continue;
     chooser.Add(node, {});
   }

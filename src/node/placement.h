@@ -17,6 +17,8 @@ struct Candidate {
 struct Placement {
   std::vector<Candidate> candidates;  // Distinct nodes.
   uint32_t copies = 1;
+  // The first so many candidates were asked for: by name, or as this node itself.
+  uint32_t preferred = 0;
   // The first so many candidates are hard preferences: as many copies as they allow have to be
   // on them.
   uint32_t hard = 0;
@@ -26,5 +28,8 @@ struct Placement {
 // `skip_authority`: it has just said that it has no room.
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
                    const ReplicateConfig* replicate, bool skip_authority);
+
+// Where a candidate's copies fail together: the label `host`, else the machine.
+std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node);
 
 }  // namespace mooncake::node

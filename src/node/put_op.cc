@@ -126,6 +126,8 @@ class PutOp {
     }
     const uint64_t largest = core_.extents.LargestSegment();
     while (true) {
+      SpillForeign(&pending, placed);
+      if (pending.empty()) return;
       const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
       std::vector<uint32_t> again = Send(groups, placed);
       std::vector<bool> grouped(items_.size());
@@ -143,6 +145,18 @@ class PutOp {
       if (pending.empty()) return;
     }
     for (uint32_t i : pending) statuses_[i] = rounds_.last_error();
+  }
+
+  // Items whose authority is of another pool than the one that values keep to.
+  void SpillForeign(std::vector<uint32_t>* pending, std::vector<uint32_t>* placed) {
+    const std::string& pool = core_.options.pool;
+    if (pool.empty()) return;
+    std::erase_if(*pending, [&](uint32_t i) {
+      const auto ranks = rounds_.view()->Ranks(items_[i].ref.slot());
+      if (ranks.empty() || rounds_.view()->node(ranks[0]).Label("pool") == pool) return false;
+      placed->push_back(i);
+      return true;
+    });
   }
 
   // Items that this node answers for but cannot store go to other owners.

@@ -209,6 +209,7 @@ class ReadOp : public ReadPlan {
     v1::GetRequest message;
     core_.peers.FillOrigin(false, message.mutable_origin());
     WriteScope(core_.scopes.ScopeOf(request_.items[items[0]].ref.scope), message.mutable_scope());
+    message.set_has_storage(core_.extents.has_segments());
     message.mutable_limits()->Reserve(static_cast<int>(items.size()));
     for (uint32_t i : items) {
       const ReadItem& item = request_.items[i];

@@ -37,7 +37,8 @@ Version RouteTable::NextVersion(Version above) {
   return next;
 }
 
-ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local) const {
+ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local,
+                            NameIndex asker) const {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
@@ -48,7 +49,11 @@ ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local) c
     *route = entry.route;
     if (entry.local) route->replicas.insert(route->replicas.begin(), entry.local->place());
   }
-  if (local != nullptr) *local = entry.local;
+  const auto& others = entry.route.replicas;
+  const bool askers =
+      asker != kSelf && std::any_of(others.begin(), others.end(),
+                                    [&](const Place& place) { return place.owner == asker; });
+  if (local != nullptr && !askers) *local = entry.local;
   return kItemOk;
 }
 

@@ -55,8 +55,9 @@ class RouteTable {
 
   // --- Requests: all answer kItemRetryLater or kItemWrongAuthority for slots not served -----
   // kItemOk fills `route` (unless null) and `local` (unless null; empty when no replica here).
-  // `route->replicas` includes the local one first.
-  ItemCode Lookup(const KeyRef& ref, Route* route, ExtentPin* local) const;
+  // `route->replicas` includes the local one first. `local` stays empty, too, where `asker` has
+  // a replica of its own.
+  ItemCode Lookup(const KeyRef& ref, Route* route, ExtentPin* local, NameIndex asker = kSelf) const;
   // kItemOk: published as `version`; `superseded` holds what it replaced. With if_absent and a
   // route present: kItemOk, version of that route, and `superseded` holds the publication's
   // own replicas. CodeOf(kConflict): `expected` is not current.

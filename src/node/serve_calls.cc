@@ -20,6 +20,9 @@ class GetCall : public ServerCall {
     const auto scope = core_.scopes.Intern(ReadScope(message_.scope()));
     if (!scope || !ReadKeys(message_.keys(), &keys_)) return false;
     scope_ = *scope;
+    if (message_.has_storage()) {
+      asker_ = core_.names.IndexOf(message_.origin().node()).value_or(kSelf);
+    }
     const bool ranged = message_.offsets_size() != 0;
     const int known = message_.known_versions_size();
     if (known != 0 && known != static_cast<int>(keys_.size())) return false;
@@ -49,7 +52,7 @@ class GetCall : public ServerCall {
     const KeyRef ref = MakeKeyRef(scope_, keys_[i]);
     if (message_.known_versions_size() != 0 && IsCurrent(i, ref, out)) return;
     ExtentPin pin;
-    ItemCode code = core_.routes.Lookup(ref, nullptr, &pin);
+    ItemCode code = core_.routes.Lookup(ref, nullptr, &pin, asker_);
     uint64_t size = 0;
     uint64_t checksum = 0;
     if (code == kItemOk && pin) {
@@ -106,6 +109,7 @@ class GetCall : public ServerCall {
   Core& core_;
   v1::GetRequest message_;
   ScopeTable::Entry scope_;
+  NameIndex asker_ = kSelf;  // kSelf: it has no storage.
   std::vector<std::string_view> keys_;
   std::vector<ExtentPin> pins_;
 };

@@ -188,6 +188,106 @@ TEST(Placement, KeepsToTheOwnPool) {
   });
 }
 
+// Nodes "x0", "x1", ..., each pair of them on a host of its own.
+TestNode& StartInPairs(TestCluster& cluster, const std::string& hosts) {
+  for (const char host : hosts) {
+    for (const char number : {'0', '1'}) {
+      node::NodeConfig config = TestCluster::Config(std::string{host, number});
+      config.labels["host"] = std::string(1, host);
+      cluster.Start(config);
+    }
+  }
+  return cluster.Start("client", 0);
+}
+
+std::set<char> HostsOfCopies(TestNode& client, const std::string& key) {
+  std::set<char> hosts;
+  const auto route = client.Find(key);
+  for (const Place& place : route->replicas) {
+    hosts.insert(client.core().names.NameOf(place.owner)[0]);
+  }
+  return hosts;
+}
+
+TEST(Placement, CopiesGoToDifferentHostsWhileThereAreAny) {
+  Simulated(15, [](TestCluster& cluster) {
+    TestNode& client = StartInPairs(cluster, "xyz");
+    for (uint32_t copies = 1; copies <= 4; ++copies) {
+      const ReplicateConfig policy{.replica_num = copies, .prefer_local = false};
+      for (int i = 0; i < 20; ++i) {
+        const std::string key = std::to_string(copies) + "/" + std::to_string(i);
+        ASSERT_TRUE(client.Put(key, "v", &policy).ok());
+        EXPECT_EQ(client.Find(key)->replicas.size(), copies);
+        EXPECT_EQ(HostsOfCopies(client, key).size(), std::min(copies, 3u)) << key;
+      }
+    }
+  });
+}
+
+TEST(Placement, AnEvacuatedCopyStaysAwayFromTheOthersHosts) {
+  Simulated(19, [](TestCluster& cluster) {
+    TestNode& client = StartInPairs(cluster, "xy");
+    node::NodeConfig config = TestCluster::Config("x2");
+    config.labels["host"] = "x";
+    TestNode& leaver = cluster.Start(config);
+    ReplicateConfig policy{.replica_num = 2, .prefer_local = false};
+    policy.preferred_storage_owners = {"x2", "y0"};
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(client.Put(std::to_string(i), "v", &policy).ok());
+    }
+    const auto moved = leaver.node().EvacuateAll("", client.Deadline());
+    ASSERT_TRUE(moved.ok());
+    EXPECT_EQ(moved->remaining_objects, 0u);
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(HostsOfCopies(client, std::to_string(i)), (std::set<char>{'x', 'y'}));
+    }
+  });
+}
+
+TEST(Placement, OwnersThatWereAskedForComeBeforeDifferentHosts) {
+  Simulated(16, [](TestCluster& cluster) {
+    TestNode& client = StartInPairs(cluster, "xy");
+    ReplicateConfig policy{.replica_num = 2, .prefer_local = false};
+    policy.preferred_storage_owners = {"x0", "x1"};
+    ASSERT_TRUE(client.Put("k", "v", &policy).ok());
+    EXPECT_EQ(HostsOfCopies(client, "k"), (std::set<char>{'x'}));
+    policy.preferred_storage_owners = {"y1"};
+    ASSERT_TRUE(client.Put("l", "v", &policy).ok());
+    EXPECT_EQ(HostsOfCopies(client, "l"), (std::set<char>{'x', 'y'}));
+  });
+}
+
+TEST(Placement, TwoSegmentsOfOneOwnerAreBothOffered) {
+  Simulated(17, [](TestCluster& cluster) {
+    auto& owner = cluster.Start("owner");
+    auto& client = cluster.Start("client", 0);
+    ASSERT_TRUE(owner.node().ExpandMemory(testing::kMiB).ok());
+    cluster.Settle();
+    ReplicateConfig policy;
+    policy.preferred_segments = {"owner-segment", "owner-segment-ext-1"};
+    EXPECT_EQ(Plan(client, "k", policy).refused.code, ErrorCode::kOk);
+  });
+}
+
+TEST(Placement, PutsStayInTheOwnPoolWhoeverTheAuthorityIs) {
+  Simulated(18, [](TestCluster& cluster) {
+    for (const std::string name : {"p1", "q1", "q2"}) {
+      node::NodeConfig config = TestCluster::Config(name);
+      config.labels["pool"] = name.substr(0, 1);
+      cluster.Start(config);
+    }
+    node::NodeConfig config = TestCluster::Config("client", 0);
+    config.options.pool = "p";
+    auto& client = cluster.Start(config);
+    for (const std::string authority : {"p1:1", "q1:1", "q2:1"}) {
+      const std::string key = TestCluster::KeyAt(client, authority);
+      ASSERT_TRUE(client.Put(key, "v").ok());
+      EXPECT_EQ(client.core().names.NameOf(client.Find(key)->replicas.at(0).owner), "p1:1");
+      EXPECT_EQ(client.Get(key).value_or(""), "v");
+    }
+  });
+}
+
 TEST(Placement, FewerOwnersThanCopiesGivesAsManyCopiesAsOwners) {
   Simulated(12, [](TestCluster& cluster) {
     FourNodes nodes(cluster);

@@ -68,6 +68,23 @@ TEST(RoundTrips, AGetWhoseBytesAreElsewhereIsTwo) {
   });
 }
 
+TEST(RoundTrips, AGetOfACopyThatTheAskerOwnsMovesNoBytes) {
+  Simulated(16, [](TestCluster& cluster) {
+    ThreeNodes nodes(cluster);
+    const ReplicateConfig two = Copies(2);
+    for (const std::string authority : {"a:1", "b:1"}) {
+      const std::string key = TestCluster::KeyAt(nodes.client, authority);
+      ASSERT_TRUE(nodes.client.Put(key, ValueOf(key, 4096), &two).ok());
+      for (TestNode* node : {&nodes.a, &nodes.b}) {
+        const auto counts = Count(
+            cluster, *node, [&] { EXPECT_EQ(node->Get(key).value_or(""), ValueOf(key, 4096)); });
+        EXPECT_EQ(counts.messages, node->name() == authority ? 0u : 1u);
+        EXPECT_EQ(counts.reply_bytes, 0u);
+      }
+    }
+  });
+}
+
 TEST(RoundTrips, AGetOfOwnBytesByTheirAuthorityIsNone) {
   Simulated(3, [](TestCluster& cluster) {
     ThreeNodes nodes(cluster);
