@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,9 @@ class Redis:
 class NodeProcess:
     """A store in another process. Attributes are its methods: ``node.put("k", b"v")``."""
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self, launcher: Sequence[str] = (), **environment: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(NODE_MAIN)],
+            [*launcher, sys.executable, str(NODE_MAIN)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
@@ -195,12 +195,15 @@ def store(
 
 
 @pytest.fixture
-def spawn() -> Iterator[Callable[[], NodeProcess]]:
-    """Starts processes with a store that is not set up yet; they end after the test."""
+def spawn() -> Iterator[Callable[..., NodeProcess]]:
+    """Starts processes with a store that is not set up yet; they end after the test.
+
+    ``launcher``: the words of a program that starts the process in its own stead.
+    """
     with contextlib.ExitStack() as nodes:
 
-        def start() -> NodeProcess:
-            process = NodeProcess()
+        def start(launcher: Sequence[str] = ()) -> NodeProcess:
+            process = NodeProcess(launcher)
             nodes.callback(process.end)
             return process
 
@@ -208,7 +211,7 @@ def spawn() -> Iterator[Callable[[], NodeProcess]]:
 
 
 @pytest.fixture
-def node(spawn: Callable[[], NodeProcess]) -> Callable[..., NodeProcess]:
+def node(spawn: Callable[..., NodeProcess]) -> Callable[..., NodeProcess]:
     """Starts stores in processes of their own; they end after the test."""
 
     def start(url: str, **changes: Any) -> NodeProcess:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
@@ -42,6 +43,10 @@ class Service:
             right = value == value_of(key, version, size)
             found["missing" if value == b"" else "right" if right else "wrong"].append(key)
         return found
+
+    def run(self, job: Callable[..., Any], *args: Any) -> Any:
+        """``job(store, *args)`` in this process; a function of case_jobs.py."""
+        return job(self.store, *args)
 
     def start_load(self, prefix: str, threads: int = 2, keys: int = 20, size: int = 4000) -> None:
         self.load = Load(self.store, prefix, threads, keys, size)
