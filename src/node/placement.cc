@@ -77,7 +77,7 @@ Error CheckPolicy(const ReplicateConfig& replicate) {
   return {};
 }
 
-Error AddPreferredSegments(const ReplicateConfig& replicate, Chooser* chooser) {
+Error AddPreferredSegments(Metrics& metrics, const ReplicateConfig& replicate, Chooser* chooser) {
   for (const std::string& segment : replicate.preferred_segments) {
     const size_t before = chooser->size();
     if (chooser->IsOwnName(segment)) {
@@ -87,6 +87,12 @@ Error AddPreferredSegments(const ReplicateConfig& replicate, Chooser* chooser) {
     }
     if (chooser->size() == before && !replicate.with_soft_pin) {
       return NotFound(fmt::format("preferred_segment '{}': no storage node offers it", segment));
+    }
+    if (chooser->size() == before) {
+      metrics
+          .GetCounter("preferred_segment_skip_total",
+                      {{"source", "request"}, {"reason", "not_offered"}})
+          .Increment();
     }
   }
   return {};
@@ -109,9 +115,10 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
     return placement;
   }
   if (replicate != nullptr) {
-    placement.refused = AddPreferredSegments(*replicate, &chooser);
+    placement.refused = AddPreferredSegments(core.metrics, *replicate, &chooser);
     if (placement.refused.code != ErrorCode::kOk) return placement;
-    if (!replicate->with_soft_pin) placement.hard = static_cast<uint32_t>(chooser.size());
+    (replicate->with_soft_pin ? placement.soft : placement.hard) =
+        static_cast<uint32_t>(chooser.size());
     if (placement.hard > 0 && placement.hard >= placement.copies) {
       placement.candidates = chooser.Take();
       return placement;

@@ -20,7 +20,8 @@ struct Placement {
   // The first so many candidates are hard preferences: as many copies as they allow have to be
   // on them.
   uint32_t hard = 0;
-  Error refused;  // A policy that makes no sense or that nothing satisfies; else kOk.
+  uint32_t soft = 0;  // The same of preferences that may be left.
+  Error refused;      // A policy that makes no sense or that nothing satisfies; else kOk.
 };
 
 // `skip_authority`: it has just said that it has no room.
