@@ -214,6 +214,8 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
         ++it;
         continue;
       }
+      // Comes back from whoever has the truth, unless that went with its owner.
+      reasons_.NoteLost(it->first, kItemOwnerGone);
       dropped.push_back(std::move(it->second));
       it = shard.entries.erase(it);
       count_.fetch_sub(1, std::memory_order_relaxed);
