@@ -24,6 +24,7 @@ const char* NameOf(MessageType type) {
     case MessageType::kPull:
     case MessageType::kInventory: return "control_route_list_by_replica_owner";
     case MessageType::kMirror: return "control_route_batch_replace";
+    case MessageType::kMigrate: return "control_route_migrate";
   }
   return "control_unknown";
 }

@@ -73,12 +73,21 @@ def start_metrics_server(bind_addr: str = "127.0.0.1:0") -> str:
 
 
 def stop_metrics_server() -> None:
-    """Stop the server of this process; nothing happens when there is none."""
+    """Stop the server of this process; nothing happens when there is none.
+
+    Example:
+        >>> stop_metrics_server()
+    """
     native._stop_metrics_server()
 
 
 def metrics_server_address() -> str | None:
-    """Where the metrics of this process are served, "host:port"; None when they are not."""
+    """Where the metrics of this process are served, "host:port"; None when they are not.
+
+    Example:
+        >>> metrics_server_address() is None
+        True
+    """
     return native._metrics_server_address() or None
 
 
