@@ -61,7 +61,7 @@ void Tracer::UnlockInChild() MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
   Tracer& tracer = OfProcess();
   tracer.exporter_.store(nullptr);
   tracer.exports_.store(false);
-  static_cast<void>(tracer.owned_exporter_.release());
+  [[maybe_unused]] const OtlpExporter* left = tracer.owned_exporter_.release();
   tracer.state_.endpoint.clear();
   tracer.RefreshLocked();
   tracer.mu_.Unlock();

@@ -116,6 +116,13 @@ def test_methods_have_signatures_and_documentation() -> None:
     assert list(put.parameters) == ["self", "key", "value", "config", "tenant"]
 
 
+@pytest.mark.parametrize("name", ["EngramStore", "_serialize_tensor", "bind_to_numa_node"])
+def test_names_of_the_other_store_say_so(name: str) -> None:
+    assert not hasattr(mooncake.store, name)
+    with pytest.raises(AttributeError, match=r"C\+\+ Store API"):
+        getattr(mooncake.store, name)
+
+
 def test_every_public_method_has_an_example_and_its_types() -> None:
     stub = (Path(mooncake.store.__file__).parents[1] / "_store.pyi").read_text()
     typed = set(re.findall(r"def (\w+)\(", stub))
