@@ -21,8 +21,19 @@ struct TraceConfig {
   std::string jsonl_file;      // One line of JSON for each call.
   bool item_metadata = false;  // Also one for the items of each batch of buffers.
   std::string key_mode = "hash";  // hash | full: whether keys are written out.
+  bool span_events = false;       // A line of the log for each span, when it ends.
   std::string dir;                // /tracing?file= may write under it only. Empty: anywhere.
   std::string admin_token;        // Lets /tracing?file= be used from other hosts.
+
+  // Export of spans to a collector, as OTLP in JSON over HTTP.
+  bool otlp_trace = false;    // Starts it; at http://localhost:4318/v1/traces, if none is given.
+  std::string otlp_endpoint;  // http:// or https://, with the path.
+  std::string otlp_service_name = "mooncake-store";
+  std::string otlp_service_instance_id;              // Empty: made from the process id.
+  std::map<std::string, std::string> otlp_headers;   // Sent with each request.
+  std::map<std::string, std::string> otlp_resource;  // Further attributes of the process.
+  uint64_t otlp_timeout_ms = 3'000;                  // Of one request.
+  double otlp_sample_ratio = 1;                      // Of calls that are traced, 0 to 1.
 };
 
 struct StoreConfig {

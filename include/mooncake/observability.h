@@ -27,9 +27,13 @@ void StopMetricsServer();            // Returns once no request is served. Idemp
 std::string MetricsServerAddress();  // Empty: there is none.
 std::string ProcessMetricsText();    // As /metrics has it.
 
-// Starts what `trace` asks for: a level and a file for the log, a file for spans. Idempotent.
-// kInvalidArgument: a file cannot be opened.
+// Starts what `trace` asks for: a level and a file for the log, a file for spans, their export.
+// Idempotent. kInvalidArgument: a file cannot be opened, or the endpoint is no URL; kConflict:
+// spans are exported to another endpoint or with another ratio, which stay as they are.
 Status InitTracing(const TraceConfig& trace);
+// Exports the spans that wait, for at most some seconds, and ends the export. For the end of a
+// process; idempotent.
+void StopTracing();
 // From the variables that setup takes them from (docs/configuration.md).
 Result<TraceConfig> TraceConfigFromEnvironment(
     const std::map<std::string, std::string>& environment);

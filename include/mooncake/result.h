@@ -41,9 +41,22 @@ enum class ErrorCode : int32_t {
 // The constant's name without the k: "NotFound".
 std::string_view ErrorName(ErrorCode code);
 
+// Finer than the code: why a value was missed or a call failed, for counters and diagnosis. Nothing
+// is decided by it, and kUnspecified is always a right answer.
+enum class ErrorReason : uint8_t {
+  kUnspecified,
+  kEvicted,     // The key had a value, which made room for others.
+  kOwnerDead,   // The node that holds the value, or answers for the key, is gone or cannot be
+                // reached.
+  kTimeout,     // A peer was silent for the stall limit, or the call's limit passed.
+  kOtherScope,  // The key has a value under another tenant, domain or object_set.
+  kTooLarge,    // No segment of the cluster is as large as the value.
+};
+
 struct Error {
   ErrorCode code = ErrorCode::kOk;
   std::string context;  // One sentence for a person; names arguments, values and limits.
+  ErrorReason reason = ErrorReason::kUnspecified;
 
   std::string ToString() const;  // "NotFound: context"
 };

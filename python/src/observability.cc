@@ -52,10 +52,12 @@ void AddObservability(py::module_& module) {
   module.def("_init_tracing", &Init, py::arg("filter"), py::arg("environment"));
   module.def("_start_metrics_server", &Start, py::arg("bind_addr"), py::arg("environment"));
   module.def("_stop_metrics_server", &StopMetricsServer, WithoutGil());
+  module.def("_stop_tracing", &StopTracing, WithoutGil());
   module.def("_metrics_server_address", &MetricsServerAddress, WithoutGil());
   module.def("_process_metrics_text", &ProcessMetricsText, WithoutGil());
   // The server's thread may not outlive what the interpreter's end destroys.
   py::module_::import("atexit").attr("register")(module.attr("_stop_metrics_server"));
+  py::module_::import("atexit").attr("register")(module.attr("_stop_tracing"));
 }
 
 }  // namespace mooncake::python

@@ -221,31 +221,53 @@ const PyMethodDef kMethods[] = {
     Method<RegisterBuffer>("register_buffer",
                            "register_buffer($self, ptr, size)\n--\n\n"
                            "Let the pointer calls use this memory. Registrations nest.\n"
-                           "Returns 0, or -1 with the reason in the log."),
+                           "Returns 0, or -1 with the reason in the log." MC_CALL_ERRORS
+                           "\n\nExample:\n"
+                           "    >>> store.register_buffer(array.ctypes.data, array.nbytes)\n"
+                           "    0\n"),
     Method<UnregisterBuffer>("unregister_buffer",
                              "unregister_buffer($self, ptr, size=None)\n--\n\n"
                              "Undo one register_buffer; waits for transfers that use the memory.\n"
-                             "Returns 0, or -1 when the pointer is not registered."),
+                             "Returns 0, or -1 when the pointer is not registered." MC_CALL_ERRORS
+                             "\n\nExample:\n"
+                             "    >>> store.unregister_buffer(array.ctypes.data)\n"
+                             "    0\n"),
     Method<PutFrom>("put_from",
                     "put_from($self, key, ptr, size, config=None, *, tenant=None)\n--\n\n"
-                    "put() of registered memory. Returns 0 or -1."),
+                    "put() of registered memory. Returns 0 or -1." MC_CALL_ERRORS "\n\nExample:\n"
+                    "    >>> store.register_buffer(ptr, size)\n"
+                    "    0\n"
+                    "    >>> store.put_from(\"key\", ptr, size)\n"
+                    "    0\n"),
     Method<UpsertFrom>("upsert_from",
                        "upsert_from($self, key, ptr, size, config=None, *, tenant=None)\n--\n\n"
-                       "The same as put_from."),
+                       "The same as put_from." MC_CALL_ERRORS "\n\nExample:\n"
+                       "    >>> store.upsert_from(\"key\", ptr, size)\n"
+                       "    0\n"),
     Method<GetInto>("get_into",
                     "get_into($self, key, ptr, size, *, tenant=None)\n--\n\n"
                     "Read a value into registered memory. Returns its size, -1 when there is no\n"
-                    "value, or another negative code."),
-    Method<BatchPutFrom>("batch_put_from",
-                         "batch_put_from($self, keys, ptrs=None, sizes=None, config=None, *, "
-                         "tenant=None)\n--\n\n"
-                         "Store values from registered memory unless their keys have one: three\n"
-                         "lists, or one of (key, ptr, size). Returns 0 or a negative code each."),
-    Method<BatchGetInto>("batch_get_into",
-                         "batch_get_into($self, keys, ptrs=None, sizes=None, *, "
-                         "tenant=None)\n--\n\n"
-                         "Read values into registered memory: three lists, or one of\n"
-                         "(key, ptr, size). Returns the size or a negative code each."),
+                    "value, or another negative code." MC_CALL_ERRORS "\n\nExample:\n"
+                    "    >>> store.get_into(\"key\", ptr, capacity)\n"
+                    "    5\n"),
+    Method<BatchPutFrom>(
+        "batch_put_from",
+        "batch_put_from($self, keys, ptrs=None, sizes=None, config=None, *, "
+        "tenant=None)\n--\n\n"
+        "Store values from registered memory unless their keys have one: three\n"
+        "lists, or one of (key, ptr, size). Returns 0 or a negative code each." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.batch_put_from([\"a\", \"b\"], [ptr, ptr + 64], [64, 64])\n"
+        "    [0, 0]\n"),
+    Method<BatchGetInto>(
+        "batch_get_into",
+        "batch_get_into($self, keys, ptrs=None, sizes=None, *, "
+        "tenant=None)\n--\n\n"
+        "Read values into registered memory: three lists, or one of\n"
+        "(key, ptr, size). Returns the size or a negative code each." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.batch_get_into([\"a\", \"missing\"], [ptr, ptr + 64], [64, 64])\n"
+        "    [64, -1]\n"),
 };
 
 }  // namespace

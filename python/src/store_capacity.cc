@@ -126,27 +126,41 @@ const PyMethodDef kMethods[] = {
         "expand_local_memory",
         "expand_local_memory($self, storage_bytes)\n--\n\n"
         "Offer another segment of that many bytes. Returns it as list_segments() does.\n"
-        "RuntimeError: the memory cannot be had."),
+        "RuntimeError: the memory cannot be had."
+        "\n\nExample:\n"
+        "    >>> segment = store.expand_local_memory(64 << 20)\n"),
     Method<DrainSegment>(
         "drain_segment",
         "drain_segment($self, segment_name)\n--\n\n"
         "Stop placing copies in an own segment and move what is in it, as far as other\n"
-        "segments have room. Returns 0. RuntimeError: it is the last active segment."),
+        "segments have room. Returns 0. RuntimeError: it is the last active segment."
+        "\n\nExample:\n"
+        "    >>> store.drain_segment(segment[\"segment_name\"])\n"
+        "    0\n"),
     Method<RetireSegment>(
         "retire_segment",
         "retire_segment($self, segment_name)\n--\n\n"
         "Give a drained segment up. True: it is gone. False: something is still in it.\n"
-        "RuntimeError: it is not draining."),
+        "RuntimeError: it is not draining."
+        "\n\nExample:\n"
+        "    >>> store.retire_segment(segment[\"segment_name\"])\n"
+        "    True\n"),
     Method<EvacuateOwnedReplicas>(
         "evacuate_owned_replicas",
         "evacuate_owned_replicas($self)\n--\n\n"
         "Enter draining and move every replica of this node to other owners. Returns how many\n"
-        "moved. RuntimeError, with what remains: not enough writable placement targets."),
+        "moved. RuntimeError, with what remains: not enough writable placement targets."
+        "\n\nExample:\n"
+        "    >>> store.evacuate_owned_replicas()\n"
+        "    250\n"),
     Method<PlanHandoff>(
         "plan_handoff",
         "plan_handoff($self, successor_epoch=None, *, deadline_ms=None)\n--\n\n"
         "Ask the live standby of the same stable_id to take over. Returns a dict with\n"
-        "stable_id, from_epoch, to_epoch and deadline_ms. RuntimeError: there is none."),
+        "stable_id, from_epoch, to_epoch and deadline_ms. RuntimeError: there is none."
+        "\n\nExample:\n"
+        "    >>> store.plan_handoff()[\"to_epoch\"]\n"
+        "    2\n"),
 };
 
 }  // namespace

@@ -128,21 +128,40 @@ PyObject* BatchGetBuffer(PyObject* self, const CallArgs& args) {
 }
 
 const PyMethodDef kMethods[] = {
-    Method<Get>("get",
-                "get($self, key, *, tenant=None)\n--\n\n"
-                "The value as bytes; b\"\" when there is none or it cannot be read now."),
+    Method<Get>(
+        "get",
+        "get($self, key, *, tenant=None)\n--\n\n"
+        "The value as bytes; b\"\" when there is none or it cannot be read now." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.get(\"key\")\n"
+        "    b'value'\n"),
     Method<GetBuffer>("get_buffer",
                       "get_buffer($self, key, *, tenant=None)\n--\n\n"
-                      "The value as a read-only memoryview; None when there is none."),
-    Method<BatchGet>("batch_get",
-                     "batch_get($self, keys, *, tenant=None)\n--\n\n"
-                     "The values in the order of the keys, b\"\" for each that is missing."),
+                      "The value as a read-only memoryview; None when there is none." MC_CALL_ERRORS
+                      "\n\nExample:\n"
+                      "    >>> view = store.get_buffer(\"key\")\n"
+                      "    >>> len(view)\n"
+                      "    5\n"),
+    Method<BatchGet>(
+        "batch_get",
+        "batch_get($self, keys, *, tenant=None)\n--\n\n"
+        "The values in the order of the keys, b\"\" for each that is missing." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.batch_get([\"key\", \"missing\"])\n"
+        "    [b'value', b'']\n"),
     Method<GetBatch>("get_batch",
                      "get_batch($self, keys, *, tenant=None)\n--\n\n"
-                     "The same as batch_get."),
-    Method<BatchGetBuffer>("batch_get_buffer",
-                           "batch_get_buffer($self, keys, *, tenant=None)\n--\n\n"
-                           "Like batch_get with read-only memoryviews, None for each missing."),
+                     "The same as batch_get." MC_CALL_ERRORS "\n\nExample:\n"
+                     "    >>> store.get_batch([\"key\", \"missing\"])\n"
+                     "    [b'value', b'']\n"),
+    Method<BatchGetBuffer>(
+        "batch_get_buffer",
+        "batch_get_buffer($self, keys, *, tenant=None)\n--\n\n"
+        "Like batch_get with read-only memoryviews, None for each missing." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> views = store.batch_get_buffer([\"key\", \"missing\"])\n"
+        "    >>> views[1] is None\n"
+        "    True\n"),
 };
 
 }  // namespace

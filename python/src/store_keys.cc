@@ -164,27 +164,44 @@ PyObject* RemoveAll(PyObject* self, const CallArgs& args) {
 }
 
 const PyMethodDef kMethods[] = {
-    Method<IsExist>("is_exist",
-                    "is_exist($self, key, *, tenant=None)\n--\n\n"
-                    "Whether the key has a value. False also when that cannot be told now."),
+    Method<IsExist>(
+        "is_exist",
+        "is_exist($self, key, *, tenant=None)\n--\n\n"
+        "Whether the key has a value. False also when that cannot be told now." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.is_exist(\"key\")\n"
+        "    True\n"),
     Method<BatchIsExist>("batch_is_exist",
                          "batch_is_exist($self, keys, *, tenant=None)\n--\n\n"
                          "1 for each key that has a value, 0 for each that has none, a negative\n"
-                         "code where it could not be told."),
-    Method<GetSize>("get_size",
-                    "get_size($self, key, *, tenant=None)\n--\n\n"
-                    "The size of the value in bytes, which is not read; -1 when there is none."),
+                         "code where it could not be told." MC_CALL_ERRORS "\n\nExample:\n"
+                         "    >>> store.batch_is_exist([\"key\", \"missing\"])\n"
+                         "    [1, 0]\n"),
+    Method<GetSize>(
+        "get_size",
+        "get_size($self, key, *, tenant=None)\n--\n\n"
+        "The size of the value in bytes, which is not read; -1 when there is none." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.get_size(\"key\")\n"
+        "    5\n"),
     Method<Remove>("remove",
                    "remove($self, key, force=False, *, tenant=None)\n--\n\n"
                    "Remove a key. Returns 0, or -1 when it is missing (0 with force=True) or\n"
-                   "could not be removed."),
+                   "could not be removed." MC_CALL_ERRORS "\n\nExample:\n"
+                   "    >>> store.remove(\"key\")\n"
+                   "    0\n"),
     Method<BatchRemove>("batch_remove",
                         "batch_remove($self, keys, force=False, *, tenant=None)\n--\n\n"
-                        "remove() for many keys; one status for each."),
+                        "remove() for many keys; one status for each." MC_CALL_ERRORS
+                        "\n\nExample:\n"
+                        "    >>> store.batch_remove([\"key\", \"missing\"])\n"
+                        "    [0, -1]\n"),
     Method<RemoveAll>("remove_all",
                       "remove_all($self, force=False, *, tenant=None)\n--\n\n"
                       "Remove every key of the store's tenant, domain and object_set from the\n"
-                      "whole cluster. Returns how many there were."),
+                      "whole cluster. Returns how many there were." MC_CALL_ERRORS "\n\nExample:\n"
+                      "    >>> store.remove_all()\n"
+                      "    12\n"),
 };
 
 }  // namespace

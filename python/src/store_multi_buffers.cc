@@ -223,14 +223,18 @@ const PyMethodDef kMethods[] = {
         "Store values that are gathered from many registered ranges each, unless their keys\n"
         "have one: keys and two lists of lists, or one list of (key, ptrs, sizes),\n"
         "(key, [(ptr, size), ...]) or (key, [bytes, ...]).\n"
-        "Returns 0 or a negative code each."),
+        "Returns 0 or a negative code each." MC_CALL_ERRORS "\n\nExample:\n"
+        "    >>> store.batch_put_from_multi_buffers([\"a\"], [[k_ptr, v_ptr]], [[64, 64]])\n"
+        "    [0]\n"),
     Method<BatchGetInto>(
         "batch_get_into_multi_buffers",
         "batch_get_into_multi_buffers($self, keys, ptrs=None, sizes=None, "
         "prefer_alloc_in_same_node=False, *, tenant=None)\n--\n\n"
         "Read values into many registered ranges each, filled in order: keys and two lists of\n"
         "lists, or one list of (key, ptrs, sizes) or (key, [(ptr, size), ...]).\n"
-        "Returns the size or a negative code each."),
+        "Returns the size or a negative code each." MC_CALL_ERRORS "\n\nExample:\n"
+        "    >>> store.batch_get_into_multi_buffers([\"a\"], [[k_ptr, v_ptr]], [[64, 64]])\n"
+        "    [128]\n"),
 };
 
 }  // namespace

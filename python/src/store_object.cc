@@ -174,11 +174,16 @@ const PyMethodDef kMethods[] = {
                       "Become a client of a daemon, with these settings; closes an open store."),
     Method<Close>("close",
                   "close($self)\n--\n\n"
-                  "Leave the cluster. Idempotent; setup() works again afterwards."),
+                  "Leave the cluster. Idempotent; setup() works again afterwards."
+                  "\n\nExample:\n"
+                  "    >>> store.close()\n"),
     Method<HealthCheck>("health_check",
                         "health_check($self)\n--\n\n"
                         "0 when the store is set up, else 1; of a daemon's client, 2 when the\n"
-                        "daemon does not answer. Never raises."),
+                        "daemon does not answer. Never raises."
+                        "\n\nExample:\n"
+                        "    >>> store.health_check()\n"
+                        "    0\n"),
 };
 
 // Closes what is open when the interpreter exits.

@@ -63,6 +63,11 @@ PyObject* Entry(PyObject* self, PyObject* const* values, Py_ssize_t count,
   }
 }
 
+// The part of a method's documentation about what it raises.
+#define MC_CALL_ERRORS                                              \
+  "\n\nRaises:\n    TypeError, ValueError: an argument is wrong.\n" \
+  "    RuntimeError: the store is not set up, or closed."
+
 // A row of a method table. `text` begins with the signature, as inspect reads it.
 template <auto kFunction>
 PyMethodDef Method(const char* name, const char* text) {

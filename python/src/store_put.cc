@@ -150,24 +150,39 @@ const PyMethodDef kMethods[] = {
     Method<Put>("put",
                 "put($self, key, value, config=None, *, tenant=None)\n--\n\n"
                 "Store a value, replacing an older one. `value` is any C-contiguous buffer.\n"
-                "Returns 0, or -1 when it could not be stored."),
+                "Returns 0, or -1 when it could not be stored." MC_CALL_ERRORS "\n\nExample:\n"
+                "    >>> store.put(\"key\", b\"value\")\n"
+                "    0\n"),
     Method<Upsert>("upsert",
                    "upsert($self, key, value, config=None, *, tenant=None)\n--\n\n"
-                   "The same as put."),
-    Method<PutParts>("put_parts",
-                     "put_parts($self, key, *parts, config=None, tenant=None)\n--\n\n"
-                     "Store the concatenation of the parts as one value. Returns 0 or -1."),
+                   "The same as put." MC_CALL_ERRORS "\n\nExample:\n"
+                   "    >>> store.upsert(\"key\", b\"newer\")\n"
+                   "    0\n"),
+    Method<PutParts>(
+        "put_parts",
+        "put_parts($self, key, *parts, config=None, tenant=None)\n--\n\n"
+        "Store the concatenation of the parts as one value. Returns 0 or -1." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.put_parts(\"key\", header, memoryview(payload))\n"
+        "    0\n"),
     Method<BatchPut>("batch_put",
                      "batch_put($self, items=None, *, keys=None, values=None, config=None, "
                      "tenant=None)\n--\n\n"
                      "Store many values: [(key, value), ...], or keys= and values=.\n"
-                     "Returns 0, or -1 when any of them could not be stored."),
+                     "Returns 0, or -1 when any of them could not be stored." MC_CALL_ERRORS
+                     "\n\nExample:\n"
+                     "    >>> store.batch_put([(\"a\", b\"1\"), (\"b\", b\"2\")])\n"
+                     "    0\n"),
     Method<PutBatch>("put_batch",
                      "put_batch($self, keys, values, config=None, *, tenant=None)\n--\n\n"
-                     "batch_put with two lists."),
+                     "batch_put with two lists." MC_CALL_ERRORS "\n\nExample:\n"
+                     "    >>> store.put_batch([\"a\", \"b\"], [b\"1\", b\"2\"])\n"
+                     "    0\n"),
     Method<UpsertBatch>("upsert_batch",
                         "upsert_batch($self, keys, values, config=None, *, tenant=None)\n--\n\n"
-                        "The same as put_batch."),
+                        "The same as put_batch." MC_CALL_ERRORS "\n\nExample:\n"
+                        "    >>> store.upsert_batch([\"a\", \"b\"], [b\"1\", b\"2\"])\n"
+                        "    0\n"),
 };
 
 }  // namespace

@@ -210,33 +210,66 @@ PyObject* PoolTryAcquire(PyObject* self, const CallArgs& args) {
 }
 
 const PyMethodDef kMethods[] = {
-    Method<QueryRoute>("query_route",
-                       "query_route($self, key, *, tenant=None)\n--\n\n"
-                       "Where the copies of a value are, as a dict; None when there is no value."),
+    Method<QueryRoute>(
+        "query_route",
+        "query_route($self, key, *, tenant=None)\n--\n\n"
+        "Where the copies of a value are, as a dict; None when there is no value." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.query_route(\"key\")[\"replicas\"][0][\"owner\"]\n"
+        "    'store-a:1'\n"),
     Method<ListSegments>("list_segments",
                          "list_segments($self, all=False)\n--\n\n"
-                         "The own segments, or those of the cluster, as dicts."),
+                         "The own segments, or those of the cluster, as dicts." MC_CALL_ERRORS
+                         "\n\nExample:\n"
+                         "    >>> store.list_segments()[0][\"capacity_bytes\"]\n"
+                         "    67108864\n"),
     Method<GetHostname>("get_hostname",
                         "get_hostname($self)\n--\n\n"
-                        "The address of the node port, \"host:port\"."),
+                        "The address of the node port, \"host:port\"." MC_CALL_ERRORS
+                        "\n\nExample:\n"
+                        "    >>> store.get_hostname()\n"
+                        "    '127.0.0.1:17111'\n"),
     Method<MetricsText>("metrics_text",
                         "metrics_text($self)\n--\n\n"
-                        "The store's metrics in Prometheus' text format."),
-    Method<Activate>("activate", "activate($self)\n--\n\nTake new values. Returns 0."),
-    Method<EnterStandby>("enter_standby",
-                         "enter_standby($self)\n--\n\nServe, but take no new values. Returns 0."),
+                        "The store's metrics in Prometheus' text format." MC_CALL_ERRORS
+                        "\n\nExample:\n"
+                        "    >>> \"operation_total\" in store.metrics_text()\n"
+                        "    True\n"),
+    Method<Activate>("activate", "activate($self)\n--\n\nTake new values. Returns 0." MC_CALL_ERRORS
+                                 "\n\nExample:\n"
+                                 "    >>> store.activate()\n"
+                                 "    0\n"),
+    Method<EnterStandby>(
+        "enter_standby",
+        "enter_standby($self)\n--\n\nServe, but take no new values. Returns 0." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.enter_standby()\n"
+        "    0\n"),
     Method<EnterDraining>("enter_draining",
-                          "enter_draining($self)\n--\n\nPrepare to leave. Returns 0."),
-    Method<Heartbeat>("heartbeat",
-                      "heartbeat($self, expires_at_ms=None)\n--\n\n"
-                      "Renew the lease now; it is renewed in the background anyway. Returns 0."),
-    Method<PoolCapacity>("local_buffer_pool_capacity",
-                         "local_buffer_pool_capacity($self)\n--\n\n"
-                         "The bytes of the registered pool behind BufferPool; 0 without one."),
+                          "enter_draining($self)\n--\n\nPrepare to leave. Returns 0." MC_CALL_ERRORS
+                          "\n\nExample:\n"
+                          "    >>> store.enter_draining()\n"
+                          "    0\n"),
+    Method<Heartbeat>(
+        "heartbeat",
+        "heartbeat($self, expires_at_ms=None)\n--\n\n"
+        "Renew the lease now; it is renewed in the background anyway. Returns 0." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.heartbeat()\n"
+        "    0\n"),
+    Method<PoolCapacity>(
+        "local_buffer_pool_capacity",
+        "local_buffer_pool_capacity($self)\n--\n\n"
+        "The bytes of the registered pool behind BufferPool; 0 without one." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.local_buffer_pool_capacity()\n"
+        "    16777216\n"),
     Method<PoolTryAcquire>("local_buffer_pool_try_acquire",
                            "local_buffer_pool_try_acquire($self, size)\n--\n\n"
                            "A lease of registered memory (ptr, size, release()); None when the\n"
-                           "pool is exhausted."),
+                           "pool is exhausted." MC_CALL_ERRORS "\n\nExample:\n"
+                           "    >>> lease = store.local_buffer_pool_try_acquire(4096)\n"
+                           "    >>> lease.release()\n"),
 };
 
 }  // namespace

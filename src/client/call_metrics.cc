@@ -51,9 +51,14 @@ static_assert(kNames.back().name == "unregister_buffer");
 
 constexpr const char* kResults[] = {"ok", "miss", "conflict", "error"};
 
-// Why an item of a call has no good outcome. The last one is never an error code's.
-constexpr size_t kTimeoutReason = 12;
+// Why an item of a call has no good outcome: by its ErrorReason where it has one, else by its code.
 constexpr std::pair<ErrorCode, const char*> kReasonNames[] = {
+    {ErrorCode::kOk, "other"},
+    {ErrorCode::kOk, "evicted"},
+    {ErrorCode::kOk, "owner_dead"},
+    {ErrorCode::kOk, "timeout"},
+    {ErrorCode::kOk, "other_scope"},
+    {ErrorCode::kOk, "too_large"},
     {ErrorCode::kNotFound, "absent"},
     {ErrorCode::kInvalidState, "invalid_state"},
     {ErrorCode::kMetadata, "metadata"},
@@ -66,19 +71,32 @@ constexpr std::pair<ErrorCode, const char*> kReasonNames[] = {
     {ErrorCode::kTooSmall, "too_small"},
     {ErrorCode::kInvalidArgument, "invalid_argument"},
     {ErrorCode::kNoSpace, "no_space"},
-    {ErrorCode::kTransport, "timeout"},
-    {ErrorCode::kOk, "other"},
 };
+constexpr size_t kTimeoutReason = static_cast<size_t>(ErrorReason::kTimeout);
+static_assert(std::string_view(kReasonNames[kTimeoutReason].second) == "timeout");
+static_assert(std::string_view(kReasonNames[static_cast<size_t>(ErrorReason::kTooLarge)].second) ==
+              "too_large");
 
-size_t ReasonOf(ErrorCode code) {
-  for (size_t i = 0; i < kTimeoutReason; ++i) {
-    if (kReasonNames[i].first == code) return i;
+size_t ReasonOf(ErrorCode code, ErrorReason reason) {
+  if (reason != ErrorReason::kUnspecified) return static_cast<size_t>(reason);
+  for (size_t i = 0; i < std::size(kReasonNames); ++i) {
+    if (code != ErrorCode::kOk && kReasonNames[i].first == code) return i;
   }
-  return std::size(kReasonNames) - 1;
+  return 0;
 }
 
 const NamedOperation& NamedOf(Operation operation) {
   return kNames[static_cast<size_t>(operation)];
+}
+
+// "store." and the name, which live as long as the process.
+std::string_view SpanNameOf(Operation operation) {
+  static const std::array<std::string, kOperations>& names = *[] {
+    auto made = std::make_unique<std::array<std::string, kOperations>>();
+    for (size_t i = 0; i < kOperations; ++i) (*made)[i] = "store." + std::string(kNames[i].name);
+    return made.release();
+  }();
+  return names[static_cast<size_t>(operation)];
 }
 
 // A place for each name, so that one comparison finds it.
@@ -168,6 +186,9 @@ CallMetrics::Call::Call(CallMetrics& metrics, Runtime& runtime, Operation operat
       start_ns_(runtime.NowNs()),
       request_(metrics.tracer_.enabled() ? metrics.tracer_.Begin() : 0) {
   metrics_.series_[static_cast<size_t>(operation_)].started->Increment();
+  if (metrics.tracer_.enabled()) {
+    root_.Begin(runtime, request_, NameOf(operation_), NamedOf(operation_).flow, metrics.tenant_);
+  }
 }
 
 CallMetrics::Call::~Call() {
@@ -175,13 +196,13 @@ CallMetrics::Call::~Call() {
   metrics_.Note(*this, runtime_.NowNs() - start_ns_);
 }
 
-void CallMetrics::Call::Item(ErrorCode code) {
+void CallMetrics::Call::Item(ErrorCode code, ErrorReason reason) {
   ++items_[OutcomeOf(code)];
-  if (code != ErrorCode::kOk) metrics_.NoteReason(*this, code);
+  if (code != ErrorCode::kOk) metrics_.NoteReason(*this, code, reason);
 }
 
-void CallMetrics::NoteReason(const Call& call, ErrorCode code) {
-  size_t reason = ReasonOf(code);
+void CallMetrics::NoteReason(const Call& call, ErrorCode code, ErrorReason finer) {
+  size_t reason = ReasonOf(code, finer);
   if (code == ErrorCode::kTransport && call.runtime_.NowNs() - call.start_ns_ >= limit_ms_ * kMs) {
     reason = kTimeoutReason;
   }
@@ -233,16 +254,19 @@ void CallMetrics::Note(const Call& call, uint64_t ns) {
 
 void CallMetrics::Trace(const Call& call, Outcome outcome, uint64_t ns) {
   obs::TraceSpan span;
+  span.name = SpanNameOf(call.operation_);
   span.operation = NameOf(call.operation_);
   span.flow = NamedOf(call.operation_).flow;
   span.result = kResults[outcome];
   span.tenant = tenant_;
-  span.start_unix_ms = call.runtime_.WallMs() - ns / kMs;
-  span.duration_us = ns / kUs;
+  span.request = call.request_;
+  span.id = call.root_.context().span;
+  span.start_unix_ns = call.root_.context().start_unix_ns;
+  span.duration_ns = ns;
   for (const uint64_t items : call.items_) span.item_count += items;
   span.bytes_in = call.bytes_in_;
   span.bytes_out = call.bytes_out_;
-  tracer_.Write(call.request_, span);
+  tracer_.Write(span);
 }
 
 void CallMetrics::CatchUp(const char* name, const Labels& labels, uint64_t source) {

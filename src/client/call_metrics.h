@@ -12,6 +12,7 @@
 #include "mooncake/observability.h"
 #include "mooncake/result.h"
 #include "obs/metrics.h"
+#include "obs/phase_span.h"
 #include "obs/tracer.h"
 #include "runtime/runtime.h"
 
@@ -68,7 +69,12 @@ class CallMetrics {
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    void Item(ErrorCode code);
+    void Item(ErrorCode code, ErrorReason reason = ErrorReason::kUnspecified);
+    template <typename T>
+    void Item(const Result<T>& result) {
+      if (result.ok()) return Item(ErrorCode::kOk);
+      Item(result.code(), result.error().reason);
+    }
     void BytesIn(uint64_t bytes) { bytes_in_ += bytes; }
     void BytesOut(uint64_t bytes) { bytes_out_ += bytes; }
 
@@ -86,6 +92,7 @@ class CallMetrics {
     uint64_t bytes_in_ = 0;
     uint64_t bytes_out_ = 0;
     std::array<uint64_t, 4> items_{};  // By Outcome.
+    obs::RootSpan root_;
   };
 
   // Brings up to date what is derived from the rest; before the metrics are read.
@@ -94,7 +101,7 @@ class CallMetrics {
  private:
   enum Outcome : uint8_t { kOk, kMiss, kConflict, kError };
   static constexpr size_t kOutcomes = 4;
-  static constexpr size_t kReasons = 14;
+  static constexpr size_t kReasons = 18;
 
   // A call touches as little as it can: the number of calls is that of the observations of
   // `duration`, and Refresh derives the rest. What is null was never needed.
@@ -114,7 +121,7 @@ class CallMetrics {
   static Outcome OutcomeOf(ErrorCode code);
   Counter& Count(std::atomic<Counter*>& handle, const char* name, Operation operation,
                  const char* label, std::string_view value);
-  void NoteReason(const Call& call, ErrorCode code);
+  void NoteReason(const Call& call, ErrorCode code, ErrorReason reason);
   void Note(const Call& call, uint64_t ns);
   void Trace(const Call& call, Outcome outcome, uint64_t ns);
   Histogram& DurationOf(Operation operation, Outcome outcome);

@@ -12,6 +12,11 @@ namespace {
 
 Error NotOpen() { return InvalidState("the store is not set up, or it has been closed"); }
 
+void CountLifecycle(Metrics& metrics, const char* action, ErrorCode code) {
+  const Labels labels{{"action", action}, {"result", code == ErrorCode::kOk ? "ok" : "error"}};
+  metrics.GetCounter("segment_lifecycle_total", labels).Increment();
+}
+
 SegmentInfo InfoOf(const std::string& owner, const std::string& endpoint,
                    const SegmentRecord& record) {
   SegmentInfo info;
@@ -57,7 +62,9 @@ Status LocalStore::SetState(std::string_view text) {
 Result<SegmentInfo> LocalStore::ExpandLocalMemory(uint64_t bytes) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return NotOpen();
-  MC_TRY(const node::SegmentStats stats, parts_.node->ExpandMemory(bytes));
+  const auto expanded = parts_.node->ExpandMemory(bytes);
+  CountLifecycle(*parts_.metrics, "expand", expanded.code());
+  MC_TRY(const node::SegmentStats stats, expanded);
   return InfoOf(NodeName(), Hostname(),
                 {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state});
 }
@@ -65,13 +72,17 @@ Result<SegmentInfo> LocalStore::ExpandLocalMemory(uint64_t bytes) {
 Status LocalStore::DrainSegment(const std::string& name) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return NotOpen();
-  return parts_.node->DrainSegment(name);
+  Status drained = parts_.node->DrainSegment(name);
+  CountLifecycle(*parts_.metrics, "drain", drained.code());
+  return drained;
 }
 
 Result<bool> LocalStore::RetireSegment(const std::string& name) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return NotOpen();
-  return parts_.node->RetireSegment(name);
+  Result<bool> retired = parts_.node->RetireSegment(name);
+  CountLifecycle(*parts_.metrics, "retire", retired.code());
+  return retired;
 }
 
 Result<uint64_t> LocalStore::EvacuateOwnedReplicas() {

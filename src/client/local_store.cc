@@ -8,6 +8,7 @@
 #include "node/put_op.h"
 #include "node/query_op.h"
 #include "node/read_op.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::client {
 
@@ -142,7 +143,7 @@ std::vector<Status> LocalStore::PutWanted(std::span<const PutItem> items, const 
     for (const node::WriteItem& item : batch.items) parts_.hot->Erase(item.ref);
   }
   for (size_t k = 0; k < written.size(); ++k) statuses[batch.index[k]] = std::move(written[k]);
-  for (const Status& status : statuses) call.Item(status.code());
+  for (const Status& status : statuses) call.Item(status);
   if (TracesItems(call)) TraceItems(call, options.tenant, items, statuses);
   return statuses;
 }
@@ -169,7 +170,7 @@ std::vector<Result<uint64_t>> LocalStore::GetMany(std::span<const GetItem> items
   auto read = Read({batch.items, false, {}, Deadline()});
   for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
   for (const auto& result : results) {
-    call.Item(result.code());
+    call.Item(result);
     if (result.ok()) call.BytesOut(*result);
   }
   if (TracesItems(call)) TraceItems(call, tenant, items, results);
@@ -199,7 +200,7 @@ std::vector<Result<uint64_t>> LocalStore::GetManyAllocated(std::span<const std::
             [&](size_t k, uint64_t size) { return allocate(batch.index[k], size); }, Deadline()});
   for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
   for (const auto& result : results) {
-    call.Item(result.code());
+    call.Item(result);
     if (result.ok()) call.BytesOut(*result);
   }
   return results;
@@ -229,7 +230,7 @@ std::vector<Result<uint64_t>> LocalStore::GetRanges(std::span<const RangeItem> i
   auto read = Read({batch.items, true, {}, Deadline()});
   for (size_t k = 0; k < read.size(); ++k) results[batch.index[k]] = std::move(read[k]);
   for (const auto& result : results) {
-    call.Item(result.code());
+    call.Item(result);
     if (result.ok()) call.BytesOut(*result);
   }
   return results;
@@ -253,11 +254,18 @@ std::vector<Result<Existence>> LocalStore::ExistMany(std::span<const std::string
     batch.items.push_back(node::MakeKeyRef(*scope, keys[i]));
     batch.index.push_back(i);
   }
-  auto answers = node::ExistKeys(core_, batch.items, Deadline());
-  for (size_t k = 0; k < answers.size(); ++k) results[batch.index[k]] = std::move(answers[k]);
-  for (const auto& result : results) {
-    const bool missing = result.ok() && *result == Existence::kMissing;
-    call.Item(missing ? ErrorCode::kNotFound : result.code());
+  const std::vector<Status> answers = node::ExistKeys(core_, batch.items, Deadline());
+  for (size_t k = 0; k < answers.size(); ++k) {
+    Result<Existence>& result = results[batch.index[k]];
+    if (answers[k].ok()) {
+      result = Existence::kPresent;
+    } else {
+      result = answers[k].error();
+    }
+  }
+  for (Result<Existence>& result : results) {
+    call.Item(result);
+    if (result.code() == ErrorCode::kNotFound) result = Existence::kMissing;
   }
   return results;
 }
@@ -281,7 +289,7 @@ std::vector<Status> LocalStore::RemoveMany(std::span<const std::string_view> key
     for (const node::KeyRef& ref : batch.items) parts_.hot->Erase(ref);
   }
   for (size_t k = 0; k < removed.size(); ++k) statuses[batch.index[k]] = std::move(removed[k]);
-  for (const Status& status : statuses) call.Item(status.code());
+  for (const Status& status : statuses) call.Item(status);
   return statuses;
 }
 
@@ -293,7 +301,7 @@ Result<uint64_t> LocalStore::GetSize(std::string_view key, std::string_view tena
   CallMetrics::Call call(calls_, *parts_.runtime, Operation::kGetSize);
   const node::KeyRef ref = node::MakeKeyRef(scope, key);
   auto route = std::move(node::FindRoutes(core_, {&ref, 1}, Deadline())[0]);
-  call.Item(route.code());
+  call.Item(route);
   if (!route) return std::move(route).error();
   return route->size;
 }
@@ -306,7 +314,7 @@ Result<RouteInfo> LocalStore::QueryRoute(std::string_view key, std::string_view 
   CallMetrics::Call call(calls_, *parts_.runtime, Operation::kQueryRoute);
   const node::KeyRef ref = node::MakeKeyRef(scope, key);
   auto route = std::move(node::FindRoutes(core_, {&ref, 1}, Deadline())[0]);
-  call.Item(route.code());
+  call.Item(route);
   if (!route) return std::move(route).error();
   RouteInfo info;
   info.key = routing::RouteKeyText(ScopeFor(tenant), key);
@@ -343,7 +351,11 @@ Status LocalStore::RegisterBuffer(void* data, size_t size) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return NotOpen();
   CallMetrics::Call call(calls_, *parts_.runtime, Operation::kRegisterBuffer);
-  Status status = ranges_.Add(data, size);
+  Status status;
+  {
+    obs::PhaseSpan span(*parts_.runtime, "data.registration");
+    status = ranges_.Add(data, size);
+  }
   call.Item(status.code());
   return status;
 }

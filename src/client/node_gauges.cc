@@ -25,8 +25,17 @@ NodeGauges::NodeGauges(Metrics& metrics, node::Core& core, const StoreConfig& co
     for (const char* result : results) metrics.GetCounter(family, {{"result", result}});
   };
   baseline("membership_refresh_total", {"ok", "error"});
-  baseline("checksum_validation_total", {"mismatch"});
+  baseline("checksum_validation_total", {"ok", "mismatch"});
   baseline("eviction_total", {"ok"});
+  baseline("replication_publish_total", {"ok", "conflict", "error"});
+  for (const char* action : {"expand", "drain", "retire"}) {
+    metrics.GetCounter("segment_lifecycle_total", {{"action", action}, {"result", "ok"}});
+  }
+  for (const char* reason : {"not_offered", "not_writable"}) {
+    metrics.GetCounter("preferred_segment_skip_total", {{"source", "request"}, {"reason", reason}});
+  }
+  metrics.GetCounter("rebalance_routes_total", {{"phase", "evacuation"}, {"result", "ok"}});
+  metrics.GetCounter("rebalance_bytes_total", {{"phase", "evacuation"}});
   metrics.GetCounter("replica_shortfall_total", {});
   for (const char* reason : {"unavailable", "no_copy"}) {
     metrics.GetCounter("preferred_segment_skip_total", {{"source", "request"}, {"reason", reason}});
@@ -101,6 +110,8 @@ void NodeGauges::Refresh() {
   RefreshRuntime();
   RefreshSegments();
   metrics_.GetGauge("object_routes", {}).Set(static_cast<double>(core_.routes.route_count()));
+  metrics_.GetGauge("replica_distribution", {{"runtime", name_}, {"tier", "dram"}})
+      .Set(static_cast<double>(core_.extents.extent_count()));
 }
 
 }  // namespace mooncake::client

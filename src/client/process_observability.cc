@@ -21,6 +21,34 @@
 namespace mooncake {
 namespace {
 
+constexpr const char* kDefaultEndpoint = "http://localhost:4318/v1/traces";
+constexpr uint64_t kStopLimitMs = 4'000;
+
+obs::OtlpOptions OtlpOptionsOf(const TraceConfig& trace) {
+  obs::OtlpOptions options;
+  options.endpoint = trace.otlp_endpoint.empty() ? kDefaultEndpoint : trace.otlp_endpoint;
+  options.headers = trace.otlp_headers;
+  options.resource = trace.otlp_resource;
+  options.timeout_ms = trace.otlp_timeout_ms;
+  return options;
+}
+
+// What the tracer counts, among the metrics of the process.
+obs::MetricSet TraceCounts() {
+  const obs::Tracer::State state = obs::Tracer::OfProcess().state();
+  obs::MetricSet set;
+  const auto add = [&](const char* name, const Labels& labels, uint64_t count) {
+    Labels full = labels;
+    full["tenant"] = "default";
+    set.Add(name, full, MetricSample::Kind::kCounter, {static_cast<double>(count)});
+  };
+  add("trace_spans_total", {{"sink", "file"}}, state.written);
+  add("trace_spans_total", {{"sink", "otlp"}}, state.export_counts.exported);
+  add("trace_dropped_total", {{"reason", "queue_full"}}, state.export_counts.queue_full);
+  add("trace_dropped_total", {{"reason", "refused"}}, state.export_counts.refused);
+  return set;
+}
+
 // The server of the process. Never destroyed: it may answer until the process is gone.
 class Server {
  public:
@@ -32,9 +60,8 @@ class Server {
   Result<std::string> Start(const std::string& bind_addr, const TraceConfig& trace) {
     base::MutexLock lock(mu_);
     if (http_) return Running(bind_addr);
-    auto routes =
-        std::make_unique<obs::MetricsRoutes>(obs::MetricsHub::OfProcess(), obs::Tracer::OfProcess(),
-                                             obs::RoutesOptions{trace.admin_token, trace.dir});
+    auto routes = std::make_unique<obs::MetricsRoutes>(obs::MetricsHub::OfProcess(),
+                                                       obs::Tracer::OfProcess(), OptionsOf(trace));
     const auto answer = [answers = routes.get()](const obs::HttpRequest& request) {
       return answers->Answer(request);
     };
@@ -54,6 +81,16 @@ class Server {
     http.reset();
   }
 
+  // Here, as this has the runtime and lives as long as the process.
+  Status StartExport(const TraceConfig& trace) {
+    obs::Tracer& tracer = obs::Tracer::OfProcess();
+    MC_RETURN_IF_ERROR(tracer.SetSampleRatio(trace.otlp_sample_ratio));
+    const std::string& instance = trace.otlp_service_instance_id;
+    MC_RETURN_IF_ERROR(
+        tracer.SetService(&trace.otlp_service_name, instance.empty() ? nullptr : &instance));
+    return tracer.StartExport(runtime_, OtlpOptionsOf(trace));
+  }
+
   std::string Address() {
     base::MutexLock lock(mu_);
     return http_ ? http_->address() : std::string();
@@ -66,6 +103,10 @@ class Server {
   }
 
  private:
+  obs::RoutesOptions OptionsOf(const TraceConfig& trace) {
+    return {trace.admin_token, trace.dir, OtlpOptionsOf(trace), &runtime_};
+  }
+
   Result<std::string> Running(const std::string& bind_addr) MC_REQUIRES(mu_) {
     MC_TRY(const base::HostPort wanted, base::ParseHostPort("bind_addr", bind_addr));
     MC_TRY(const base::HostPort runs, base::ParseHostPort("address", http_->address()));
@@ -84,6 +125,7 @@ class Server {
   base::Mutex mu_;
   std::unique_ptr<obs::MetricsRoutes> routes_ MC_GUARDED_BY(mu_);
   std::unique_ptr<obs::HttpServer> http_ MC_GUARDED_BY(mu_);
+  const obs::MetricsHub::Source trace_counts_{obs::MetricsHub::OfProcess(), "", TraceCounts};
 };
 
 // Of directives as tracing_subscriber has them ("info,mooncake_store=debug"), the most talkative
@@ -124,14 +166,19 @@ Status InitTracing(const TraceConfig& trace) {
   }
   obs::Tracer& tracer = obs::Tracer::OfProcess();
   tracer.SetItems(trace.item_metadata, trace.key_mode == "full");
-  if (trace.jsonl_file.empty()) return Ok();
-  MC_RETURN_IF_ERROR(tracer.OpenFile(trace.jsonl_file, {}));
-  return tracer.Enable(true);
+  if (trace.span_events) tracer.LogSpans(true);
+  if (!trace.jsonl_file.empty()) MC_RETURN_IF_ERROR(tracer.OpenFile(trace.jsonl_file, {}));
+  if (trace.otlp_trace) MC_RETURN_IF_ERROR(Server::OfProcess().StartExport(trace));
+  const bool traces = trace.span_events || !trace.jsonl_file.empty() || trace.otlp_trace;
+  return traces ? tracer.Enable(true) : Ok();
 }
+
+void StopTracing() { obs::Tracer::OfProcess().StopExport(kStopLimitMs); }
 
 void client::ObserveFrom(const StoreConfig& config) {
   const bool traces = config.trace.enabled || !config.trace.file.empty() ||
-                      !config.trace.jsonl_file.empty() || config.trace.item_metadata;
+                      !config.trace.jsonl_file.empty() || config.trace.item_metadata ||
+                      config.trace.span_events || config.trace.otlp_trace;
   if (const Status status = traces ? InitTracing(config.trace) : Ok(); !status) {
     obs::LogWarning("tracing is not started: " + status.error().context);
   }

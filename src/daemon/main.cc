@@ -172,6 +172,7 @@ int Run(const DaemonConfig& config) {
   while (!WaitForSignal(kLookMs)) promotion.Look();
   const int code = StopWatched(config, **daemon, runtime);
   StopMetricsServer();
+  StopTracing();
   if (code == 0) Say(fmt::format("stopped stable_id={}", config.store.stable_id));
   return code;
 }

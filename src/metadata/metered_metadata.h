@@ -8,6 +8,7 @@
 
 #include "metadata/metadata_store.h"
 #include "obs/metrics.h"
+#include "obs/phase_span.h"
 #include "runtime/runtime.h"
 
 namespace mooncake::metadata {
@@ -24,43 +25,50 @@ class MeteredMetadata final : public MetadataStore {
 
   Result<NodeId> Acquire(const LeaseRecord& record, uint64_t ttl_ms, std::optional<uint64_t> beside,
                          bool replace) override {
-    return Metered("acquire", [&] { return inner_->Acquire(record, ttl_ms, beside, replace); });
+    return Metered("metadata.acquire",
+                   [&] { return inner_->Acquire(record, ttl_ms, beside, replace); });
   }
   Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) override {
-    return Metered("renew", [&] { return inner_->Renew(record, ttl_ms); });
+    return Metered("metadata.renew", [&] { return inner_->Renew(record, ttl_ms); });
   }
   Status Release(const NodeId& id) override {
-    return Metered("release", [&] { return inner_->Release(id); });
+    return Metered("metadata.release", [&] { return inner_->Release(id); });
   }
   Result<uint64_t> Poll() override {
-    return Metered("poll", [&] { return inner_->Poll(); });
+    return Metered("metadata.poll", [&] { return inner_->Poll(); });
   }
   Result<MembershipChanges> ReadChanges(uint64_t since) override {
-    return Metered("read_changes", [&] { return inner_->ReadChanges(since); });
+    return Metered("metadata.read_changes", [&] { return inner_->ReadChanges(since); });
   }
   Status ReportSuspect(const NodeId& id) override {
-    return Metered("report_suspect", [&] { return inner_->ReportSuspect(id); });
+    return Metered("metadata.report_suspect", [&] { return inner_->ReportSuspect(id); });
   }
   Result<RoutePolicy> PutRoutePolicyIfAbsent(const RoutePolicy& policy) override {
-    return Metered("put_route_policy", [&] { return inner_->PutRoutePolicyIfAbsent(policy); });
+    return Metered("metadata.put_route_policy",
+                   [&] { return inner_->PutRoutePolicyIfAbsent(policy); });
   }
   Result<Document> GetDocument(const std::string& name) override {
-    return Metered("get_document", [&] { return inner_->GetDocument(name); });
+    return Metered("metadata.get_document", [&] { return inner_->GetDocument(name); });
   }
   Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                uint64_t expected_version) override {
-    return Metered("put_document",
+    return Metered("metadata.put_document",
                    [&] { return inner_->PutDocument(name, text, expected_version); });
   }
 
  private:
+  static constexpr size_t kSpanPrefixSize = sizeof("metadata.") - 1;
+
   template <typename Ask>
-  std::invoke_result_t<Ask> Metered(const char* operation, const Ask& ask) {
-    const Labels labels{{"backend", backend_}, {"operation", operation}};
+  std::invoke_result_t<Ask> Metered(const char* span_name, const Ask& ask) {
+    const Labels labels{{"backend", backend_}, {"operation", span_name + kSpanPrefixSize}};
     Gauge& inflight = metrics_.GetGauge("metadata_operation_inflight", labels);
     inflight.Add(1);
     const uint64_t start_ns = runtime_.NowNs();
+    obs::PhaseSpan span(runtime_, span_name);
+    span.backend(backend_);
     auto result = ask();
+    if (!result.ok()) span.result("error");
     Note(labels, result.code(), runtime_.NowNs() - start_ns);
     inflight.Add(-1);
     return result;

@@ -52,12 +52,8 @@ void ServeExist(Core& core, const v1::ExistRequest& request, v1::ExistReply* rep
   std::string& present = *reply->mutable_present();
   present.reserve(refs->size());
   for (const KeyRef& ref : *refs) {
-    switch (core.routes.Lookup(ref, nullptr, nullptr)) {
-      case kItemOk: present.push_back(1); break;
-      case kItemRetryLater: present.push_back(2); break;
-      case kItemWrongAuthority: present.push_back(3); break;
-      default: present.push_back(0); break;
-    }
+    const ItemCode code = core.routes.Lookup(ref, nullptr, nullptr);
+    present.push_back(PresenceOf(core.routes.Explain(ref, code)));
   }
   reply->set_revision(core.view()->revision());
 }
@@ -69,7 +65,7 @@ void ServeRoute(Core& core, const v1::RouteRequest& request, v1::RouteReply* rep
   if (!*valid) return;
   for (const KeyRef& ref : *refs) {
     Route route;
-    const ItemCode code = core.routes.Lookup(ref, &route, nullptr);
+    const ItemCode code = core.routes.Explain(ref, core.routes.Lookup(ref, &route, nullptr));
     reply->add_codes(code);
     if (code == kItemOk) WriteRoute({}, route, core.names, reply->add_routes());
   }

@@ -45,6 +45,7 @@ struct Core {
   Evictor& evictor;
   Outbox& outbox;
   MigrationWorker& migrations;
+  Counter& checksums_right;  // Values that were read and were those that had been put.
 
   ViewPtr view() const { return membership.view(); }
 };

@@ -95,6 +95,7 @@ class Evacuation {
     std::vector<Status> statuses(batch.size());
     PlacedWrite(core_, items, write, false).Run(movable, &statuses);
     for (uint32_t i : movable) {
+      Count(statuses[i], batch[i]->size());
       if (statuses[i].ok()) {
         core_.extents.Retire(*batch[i]);  // The authority says so as well, in a while.
         ++result_.moved;
@@ -102,6 +103,17 @@ class Evacuation {
         result_.last_error = statuses[i].error();
       }
     }
+  }
+
+  void Count(const Status& moved, uint64_t bytes) {
+    const char* result = moved.ok()                             ? "ok"
+                         : moved.code() == ErrorCode::kConflict ? "conflict"
+                                                                : "error";
+    core_.metrics
+        .GetCounter("rebalance_routes_total", {{"phase", "evacuation"}, {"result", result}})
+        .Increment();
+    if (!moved.ok()) return;
+    core_.metrics.GetCounter("rebalance_bytes_total", {{"phase", "evacuation"}}).Add(bytes);
   }
 
   // False: nothing to move (the extent is an orphan and has been dealt with, or must wait).

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "node/authority.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::node {
 
@@ -19,6 +20,7 @@ Evictor::Evictor(Runtime& runtime, Metrics& metrics)
     : runtime_(runtime),
       evicted_(metrics.GetCounter("eviction_total", {{"result", "ok"}})),
       evicted_bytes_(metrics.GetCounter("eviction_bytes_total", {})),
+      duration_(metrics.GetHistogram("eviction_duration_seconds", {{"result", "ok"}})),
       background_(metrics.GetCounter(
           "operation_total",
           {{"operation", "storage_owner_background_eviction"}, {"result", "ok"}})),
@@ -143,12 +145,20 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
 
 uint64_t Evictor::MakeRoom(uint64_t bytes, std::optional<uint32_t> segment, bool may_block,
                            bool* would_block) {
+  obs::PhaseSpan span(runtime_, "data.eviction");
+  span.bytes_out(bytes);
   std::vector<ExtentPin> victims = core_->extents.TakeVictims(bytes, segment);
+  span.items(victims.size());
+  if (victims.empty()) return 0;
+  const uint64_t started_ns = runtime_.NowNs();
   uint64_t freed = EvictServed(&victims);
-  if (victims.empty()) return freed;
-  if (may_block) return freed + EvictRouted(victims);
-  for (const ExtentPin& victim : victims) core_->extents.GiveBack(*victim);
-  *would_block = true;
+  if (!victims.empty() && may_block) {
+    freed += EvictRouted(victims);
+  } else if (!victims.empty()) {
+    for (const ExtentPin& victim : victims) core_->extents.GiveBack(*victim);
+    *would_block = true;
+  }
+  duration_.ObserveNs(runtime_.NowNs() - started_ns);
   return freed;
 }
 

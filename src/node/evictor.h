@@ -38,6 +38,7 @@ class Evictor {
   Runtime& runtime_;
   Counter& evicted_;
   Counter& evicted_bytes_;
+  Histogram& duration_;
   Counter& background_;
   Core* core_ = nullptr;  // Constant after Start.
   std::unique_ptr<Event> work_;

@@ -200,6 +200,15 @@ bool ExtentStore::Retire(Extent& extent) {
   return true;
 }
 
+uint64_t ExtentStore::extent_count() const {
+  uint64_t count = 0;
+  for (size_t i = 0; i < kIndexShards; ++i) {
+    base::MutexLock lock(shards_[i].mu);
+    count += shards_[i].by_place.size();
+  }
+  return count;
+}
+
 ExtentPin ExtentStore::Find(uint32_t segment, uint64_t offset, uint64_t generation) const {
   const uint64_t key = PlaceKey(segment, offset);
   IndexShard& shard = ShardOf(key);

@@ -136,6 +136,8 @@ class ExtentStore {
   // Used and capacity of the active segments together.
   std::pair<uint64_t, uint64_t> Usage() const;
 
+  uint64_t extent_count() const;  // Reserved and live ones.
+
   // An empty pin: no active segment has room now.
   ExtentPin Reserve(const ReserveRequest& request);
   // Live from here on: found by place, evictable. No effect on a retired extent.

@@ -236,6 +236,7 @@ void Membership::RefreshLoop() {
 
 void Membership::RefreshOnce() {
   const uint64_t started = fetches_started_.fetch_add(1) + 1;
+  const uint64_t started_ns = runtime_.NowNs();
   const uint64_t freezes = freezes_.load();
   ReportSuspicions();
   const bool reapply = reapply_.exchange(false);
@@ -249,8 +250,10 @@ void Membership::RefreshOnce() {
     Install(*revision);
   }
   if (reapply && !status) reapply_.store(true);  // At the next poll.
-  metrics_.GetCounter("membership_refresh_total", {{"result", status.ok() ? "ok" : "error"}})
-      .Increment();
+  const Labels labels{{"result", status.ok() ? "ok" : "error"}};
+  metrics_.GetCounter("membership_refresh_total", labels).Increment();
+  metrics_.GetHistogram("membership_refresh_duration_seconds", labels)
+      .ObserveNs(runtime_.NowNs() - started_ns);
   if (status.ok()) {
     DropUnconfirmed();
   } else {

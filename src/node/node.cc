@@ -52,16 +52,17 @@ Status Node::Open() {
                                              ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());
   names_ = std::make_unique<NameTable>(membership_->self_name());
-  peers_ = std::make_unique<Peers>(ports_.runtime, ports_.transport, *membership_,
+  peers_ = std::make_unique<Peers>(ports_.runtime, ports_.transport, *membership_, ports_.metrics,
                                    config_.options.stall_timeout_ms);
   evictor_ = std::make_unique<Evictor>(ports_.runtime, ports_.metrics);
   outbox_ = std::make_unique<Outbox>(ports_.runtime, ports_.metrics);
   reconciler_ =
       std::make_unique<Reconciler>(ports_.runtime, ports_.metrics, config_.membership.lease_ttl_ms);
   migrations_ = std::make_unique<MigrationWorker>(ports_.runtime);
-  core_ = std::make_unique<Core>(Core{config_.options, ports_.runtime, ports_.metrics, *membership_,
-                                      *peers_, *names_, scopes_, extents_, routes_, dedup_,
-                                      *evictor_, *outbox_, *migrations_});
+  core_ = std::make_unique<Core>(
+      Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_, scopes_,
+           extents_, routes_, dedup_, *evictor_, *outbox_, *migrations_,
+           ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
   MC_RETURN_IF_ERROR(CheckPolicy());
   evictor_->Start(*core_);
   outbox_->Start(*core_);

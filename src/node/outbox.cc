@@ -13,6 +13,10 @@ constexpr uint64_t kCoalesceMs = 2;
 Outbox::Outbox(Runtime& runtime, Metrics& metrics)
     : runtime_(runtime),
       dropped_(metrics.GetCounter("outbox_dropped_total", {})),
+      released_own_(
+          metrics.GetCounter("reclaim_release_total", {{"action", "own"}, {"result", "ok"}})),
+      released_remote_(
+          metrics.GetCounter("reclaim_release_total", {{"action", "remote"}, {"result", "ok"}})),
       work_(runtime.NewEvent()),
       sent_(runtime.NewEvent()) {}
 
@@ -177,8 +181,14 @@ void Outbox::SendMirrors(const routing::ClusterView& view, const std::vector<Key
 }
 
 void Release(Core& core, const Superseded& superseded) {
-  if (superseded.local) core.extents.Retire(*superseded.local);
-  for (const Place& place : superseded.remote) core.outbox.Retired(place);
+  if (superseded.local) {
+    core.extents.Retire(*superseded.local);
+    core.outbox.NoteReleased(true);
+  }
+  for (const Place& place : superseded.remote) {
+    core.outbox.Retired(place);
+    core.outbox.NoteReleased(false);
+  }
 }
 
 }  // namespace mooncake::node

@@ -23,6 +23,8 @@ class Outbox {
 
   void Committed(const Place& place, Version version);
   void Retired(const Place& place);
+  // Counts space that a change of a route gave back: our own, or another owner's.
+  void NoteReleased(bool own) { (own ? released_own_ : released_remote_).Increment(); }
   // `route` is what the key's authority, this node, now says; no replicas: it is gone.
   void Mirror(const KeyRef& ref, Route route);
   // Waits until all that was queued before is sent or dropped. False: not by the deadline.
@@ -51,6 +53,8 @@ class Outbox {
 
   Runtime& runtime_;
   Counter& dropped_;
+  Counter& released_own_;
+  Counter& released_remote_;
   Core* core_ = nullptr;  // Constant after Start.
   std::unique_ptr<Event> work_;
   std::unique_ptr<Event> sent_;

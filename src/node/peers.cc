@@ -24,10 +24,25 @@ void AddAddressee(uint32_t instance, std::string* message) {
   addressed.AppendToString(message);
 }
 
+constexpr uint64_t kNsPerMs = 1'000'000;
+
+Error WithReason(Error error, CallFailure failure) {
+  if (failure == CallFailure::kStalled) error.reason = ErrorReason::kTimeout;
+  if (failure == CallFailure::kRefused || failure == CallFailure::kBroken) {
+    error.reason = ErrorReason::kOwnerDead;
+  }
+  return error;
+}
+
 }  // namespace
 
-Peers::Peers(Runtime& runtime, Transport& transport, Membership& membership, uint64_t stall_ms)
-    : runtime_(runtime), transport_(transport), membership_(membership), stall_ms_(stall_ms) {}
+Peers::Peers(Runtime& runtime, Transport& transport, Membership& membership, Metrics& metrics,
+             uint64_t stall_ms)
+    : runtime_(runtime),
+      transport_(transport),
+      membership_(membership),
+      counts_(metrics),
+      stall_ms_(stall_ms) {}
 
 void Peers::FillOrigin(bool changes_something, v1::Origin* origin) {
   origin->set_node(membership_.self_name());
@@ -44,9 +59,10 @@ void Peers::CallMany(std::span<PeerCall> calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     PeerCall& call = calls[i];
     if (!call.even_if_suspected && membership_.Suspected(call.peer)) {
-      call.status =
+      call.status = WithReason(
           TransportError(fmt::format("node {} at {} is suspect and left alone for a while",
-                                     call.peer.ToString(), call.endpoint));
+                                     call.peer.ToString(), call.endpoint)),
+          CallFailure::kRefused);
       call.failure = CallFailure::kRefused;
       continue;
     }
@@ -61,20 +77,25 @@ void Peers::CallMany(std::span<PeerCall> calls) {
     sent.push_back(i);
   }
   if (wire.empty()) return;
-  const uint64_t started_ms = runtime_.NowMs();
+  const uint64_t started_ns = runtime_.NowNs();
   transport_.CallMany(wire);
-  const uint64_t elapsed_ms = runtime_.NowMs() - started_ms;
+  const uint64_t elapsed_ns = runtime_.NowNs() - started_ns;
+  const uint64_t elapsed_ms = elapsed_ns / kNsPerMs;
+  bool all_answered = true;
   for (size_t i = 0; i < wire.size(); ++i) {
     PeerCall& call = calls[sent[i]];
     call.status = std::move(wire[i].status);
     call.failure = wire[i].failure;
+    all_answered = all_answered && call.status.ok();
     const bool impatient = call.failure == CallFailure::kStalled && elapsed_ms < stall_ms_ * 9 / 10;
+    if (!call.status.ok()) call.status = WithReason(call.status.error(), call.failure);
     if (call.status.ok()) {
       membership_.Trust(call.peer);
     } else if (call.failure != CallFailure::kLocal && !impatient) {
       membership_.Suspect(call.peer);
     }
   }
+  counts_.Note(static_cast<MessageType>(wire[0].type), all_answered, elapsed_ns);
 }
 
 }  // namespace mooncake::node

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "node/membership.h"
+#include "node/peer_metrics.h"
 #include "node/wire.h"
 #include "obs/metrics.h"
 #include "transfer/transport.h"
@@ -51,7 +52,8 @@ class MessageReply : public CallObserver {
 class Peers {
  public:
   // `stall_ms`: silence for this long is evidence; a shorter deadline that passed is not.
-  Peers(Runtime& runtime, Transport& transport, Membership& membership, uint64_t stall_ms);
+  Peers(Runtime& runtime, Transport& transport, Membership& membership, Metrics& metrics,
+        uint64_t stall_ms);
 
   void CallMany(std::span<PeerCall> calls);
 
@@ -84,6 +86,7 @@ class Peers {
   Runtime& runtime_;
   Transport& transport_;
   Membership& membership_;
+  PeerMetrics counts_;
   const uint64_t stall_ms_;
   std::atomic<uint64_t> next_sequence_{1};
   std::atomic<uint64_t> last_deadline_ms_{UINT64_MAX};

@@ -9,6 +9,7 @@
 #include "node/evictor.h"
 #include "node/outbox.h"
 #include "node/payload.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::node {
 
@@ -47,7 +48,11 @@ bool PlacedWrite::soft_pin() const {
   return options_.replicate != nullptr && options_.replicate->with_soft_pin;
 }
 
-void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>* statuses) {
+// The candidates of each item; refusals get their status. Returns the items to write.
+std::vector<uint32_t> PlacedWrite::PlaceAll(const std::vector<uint32_t>& indices,
+                                            std::vector<Status>* statuses) {
+  obs::PhaseSpan span(core_.runtime, "control.placement_rank");
+  span.items(indices.size());
   const ViewPtr view = rounds_.view();
   std::vector<uint32_t> writable;
   for (uint32_t i : indices) {
@@ -66,6 +71,11 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
       writable.push_back(i);
     }
   }
+  return writable;
+}
+
+void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>* statuses) {
+  const std::vector<uint32_t> writable = PlaceAll(indices, statuses);
   WriteCopies(writable);
   std::vector<uint32_t> written;
   for (uint32_t i : writable) {
@@ -76,6 +86,9 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
       Error error = last_error_;
       error.context = fmt::format("{}: {} bytes: {}", items_[i].ref.key.substr(0, 128),
                                   items_[i].size, error.context);
+      if (error.code == ErrorCode::kNoSpace && !FitsAnywhere(i)) {
+        error.reason = ErrorReason::kTooLarge;
+      }
       (*statuses)[i] = std::move(error);
       continue;
     }
@@ -85,7 +98,37 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
     }
     written.push_back(i);
   }
+  const uint64_t started_ns = core_.runtime.NowNs();
+  const std::vector<uint32_t> published = written;
   Publish(std::move(written), statuses);
+  CountPublished(published, *statuses, core_.runtime.NowNs() - started_ns);
+}
+
+void PlacedWrite::CountPublished(const std::vector<uint32_t>& items,
+                                 const std::vector<Status>& statuses, uint64_t ns) {
+  if (items.empty()) return;
+  uint64_t counts[3] = {};  // ok, conflict, error.
+  for (uint32_t i : items) {
+    ++counts[statuses[i].ok() ? 0 : statuses[i].code() == ErrorCode::kConflict ? 1 : 2];
+  }
+  constexpr const char* kResults[] = {"ok", "conflict", "error"};
+  for (size_t result = 0; result < std::size(counts); ++result) {
+    if (counts[result] == 0) continue;
+    const Labels labels{{"result", kResults[result]}};
+    core_.metrics.GetCounter("replication_publish_total", labels).Add(counts[result]);
+    core_.metrics.GetHistogram("replication_publish_duration_seconds", labels).ObserveNs(ns);
+  }
+}
+
+// Whether any segment of the cluster is as large as the value.
+bool PlacedWrite::FitsAnywhere(uint32_t i) const {
+  if (items_[i].size <= core_.extents.LargestSegment()) return true;
+  for (const routing::ViewNode& node : rounds_.view()->nodes()) {
+    for (const SegmentRecord& segment : node.lease.segments) {
+      if (items_[i].size <= segment.capacity_bytes) return true;
+    }
+  }
+  return false;
 }
 
 bool PlacedWrite::Holds(const Copies& copies, const Candidate& candidate) const {
@@ -190,6 +233,8 @@ void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
 bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
   const WriteItem& item = items_[i];
   if (core_.membership.state() != NodeState::kActive) return false;
+  obs::PhaseSpan span(core_.runtime, "data.local_write");
+  span.items(1);
   bool would_block = false;
   ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(), segment};
   // Moving a value evicts no other, neither now nor by reaching the high watermark.
@@ -233,7 +278,11 @@ void PlacedWrite::WriteRemote(const std::vector<Target>& targets) {
     calls[t].deadline_ms = options_.deadline_ms;
     calls[t].observer = writes[t].get();
   }
-  core_.peers.CallMany(calls);
+  {
+    obs::PhaseSpan span(core_.runtime, "data.transfer_write");
+    span.peers(calls.size());
+    core_.peers.CallMany(calls);
+  }
   for (size_t t = 0; t < targets.size(); ++t) {
     if (!calls[t].status.ok()) {
       last_error_ = calls[t].status.error();
@@ -314,6 +363,8 @@ void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* st
     }
     return;
   }
+  obs::PhaseSpan span(core_.runtime, "control.route_publish");
+  span.items(pending.size());
   std::vector<KeyRef> refs;
   for (const WriteItem& item : items_) refs.push_back(item.ref);
   while (true) {

@@ -42,6 +42,11 @@ class PlacedWrite {
   void CountSkipped(const Copies& copies) const;
   bool Holds(const Copies& copies, const Candidate& candidate) const;
   // As many copies as hard preferences allow are where these want them.
+  std::vector<uint32_t> PlaceAll(const std::vector<uint32_t>& indices,
+                                 std::vector<Status>* statuses);
+  void CountPublished(const std::vector<uint32_t>& items, const std::vector<Status>& statuses,
+                      uint64_t ns);
+  bool FitsAnywhere(uint32_t i) const;
   bool HardOnesHold(const Copies& copies) const;
   bool WriteOwn(uint32_t i, const std::string& segment);
   void WriteRemote(const std::vector<Target>& targets);

@@ -10,6 +10,7 @@
 #include "node/payload.h"
 #include "node/placed_write.h"
 #include "node/rounds.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::node {
 
@@ -60,9 +61,14 @@ class PutOp {
     std::vector<uint32_t> placed;
     const bool fuse = Fusible();
     const uint64_t largest = core_.extents.LargestSegment();
-    for (uint32_t i = 0; i < items_.size(); ++i) {
-      if (fuse && PutHere(i, largest)) continue;
-      (fuse ? fused : placed).push_back(i);
+    {
+      obs::PhaseSpan span(core_.runtime, "data.local_write");
+      span.skip_when_empty();
+      for (uint32_t i = 0; i < items_.size(); ++i) {
+        if (fuse && PutHere(i, largest)) continue;
+        (fuse ? fused : placed).push_back(i);
+      }
+      span.items(items_.size() - fused.size() - placed.size());
     }
     if (!fused.empty()) RunFused(std::move(fused), &placed);
     if (!placed.empty()) {
@@ -184,7 +190,11 @@ class PutOp {
       calls[g].deadline_ms = options_.deadline_ms;
       calls[g].observer = puts[g].get();
     }
-    core_.peers.CallMany(calls);
+    {
+      obs::PhaseSpan span(core_.runtime, "data.transfer_write");
+      span.peers(calls.size());
+      core_.peers.CallMany(calls);
+    }
     std::vector<uint32_t> again;
     for (size_t g = 0; g < groups.size(); ++g) {
       Judge(groups[g], calls[g], puts[g]->reply, placed, &again);

@@ -2,6 +2,7 @@
 
 #include "node/authority.h"
 #include "node/rounds.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::node {
 
@@ -42,7 +43,8 @@ class QueryOp {
     if (code == kItemOk) {
       results_[i] = std::move(value);
     } else {
-      results_[i] = Error{ErrorCodeOf(code), std::string(refs_[i].key.substr(0, 128))};
+      results_[i] =
+          Error{ErrorCodeOf(code), std::string(refs_[i].key.substr(0, 128)), ErrorReasonOf(code)};
     }
   }
 
@@ -73,6 +75,9 @@ class QueryOp {
     for (uint32_t i : pending) {
       if (!grouped[i]) again.push_back(i);
     }
+    obs::PhaseSpan span(core_.runtime, Traits::kChanges ? "control.rpc" : "control.route_lookup");
+    span.items(pending.size());
+    span.peers(peers.size());
     auto replies = core_.peers.AskMany<typename Traits::Reply, typename Traits::Request>(
         peers, Traits::kType, requests, rounds_.deadline_ms());
     for (size_t g = 0; g < groups.size(); ++g) Judge(groups[g], *peers[g], replies[g], &again);
@@ -108,24 +113,20 @@ class QueryOp {
   std::vector<Result<Value>> results_;
 };
 
+struct Nothing {};
+
 struct ExistTraits {
   using Request = v1::ExistRequest;
   using Reply = v1::ExistReply;
-  using Value = Existence;
+  using Value = Nothing;
   static constexpr MessageType kType = MessageType::kExist;
   static constexpr bool kChanges = false;
-  static ItemCode Here(Core& core, const KeyRef& ref, Value* value) {
-    const ItemCode code = core.routes.Lookup(ref, nullptr, nullptr);
-    *value = code == kItemOk ? Existence::kPresent : Existence::kMissing;
-    return code == CodeOf(ErrorCode::kNotFound) ? kItemOk : code;
+  static ItemCode Here(Core& core, const KeyRef& ref, Value*) {
+    return core.routes.Explain(ref, core.routes.Lookup(ref, nullptr, nullptr));
   }
   static bool Whole(const Reply& reply, size_t items) { return reply.present().size() == items; }
-  static ItemCode Item(Core&, const Reply& reply, size_t k, size_t*, Value* value) {
-    const char answer = reply.present()[k];
-    if (answer == 2) return kItemRetryLater;
-    if (answer == 3) return kItemWrongAuthority;
-    *value = answer == 1 ? Existence::kPresent : Existence::kMissing;
-    return kItemOk;
+  static ItemCode Item(Core&, const Reply& reply, size_t k, size_t*, Value*) {
+    return CodeOfPresence(reply.present()[k]);
   }
 };
 
@@ -136,7 +137,7 @@ struct RouteTraits {
   static constexpr MessageType kType = MessageType::kRoute;
   static constexpr bool kChanges = false;
   static ItemCode Here(Core& core, const KeyRef& ref, Value* value) {
-    return core.routes.Lookup(ref, value, nullptr);
+    return core.routes.Explain(ref, core.routes.Lookup(ref, value, nullptr));
   }
   static bool Whole(const Reply& reply, size_t items) {
     int routes = 0;
@@ -153,8 +154,6 @@ struct RouteTraits {
   }
 };
 
-struct Nothing {};
-
 struct RemoveTraits {
   using Request = v1::RemoveRequest;
   using Reply = v1::RemoveReply;
@@ -170,11 +169,19 @@ struct RemoveTraits {
   }
 };
 
+std::vector<Status> StatusesOf(std::vector<Result<Nothing>> results) {
+  std::vector<Status> statuses;
+  statuses.reserve(results.size());
+  for (Result<Nothing>& result : results) {
+    statuses.push_back(result.ok() ? Ok() : Status(std::move(result).error()));
+  }
+  return statuses;
+}
+
 }  // namespace
 
-std::vector<Result<Existence>> ExistKeys(Core& core, std::span<const KeyRef> refs,
-                                         uint64_t deadline_ms) {
-  return QueryOp<ExistTraits>(core, refs, deadline_ms).Run();
+std::vector<Status> ExistKeys(Core& core, std::span<const KeyRef> refs, uint64_t deadline_ms) {
+  return StatusesOf(QueryOp<ExistTraits>(core, refs, deadline_ms).Run());
 }
 
 std::vector<Result<Route>> FindRoutes(Core& core, std::span<const KeyRef> refs,
@@ -183,12 +190,7 @@ std::vector<Result<Route>> FindRoutes(Core& core, std::span<const KeyRef> refs,
 }
 
 std::vector<Status> RemoveKeys(Core& core, std::span<const KeyRef> refs, uint64_t deadline_ms) {
-  std::vector<Status> statuses;
-  statuses.reserve(refs.size());
-  for (Result<Nothing>& result : QueryOp<RemoveTraits>(core, refs, deadline_ms).Run()) {
-    statuses.push_back(result.ok() ? Ok() : Status(std::move(result).error()));
-  }
-  return statuses;
+  return StatusesOf(QueryOp<RemoveTraits>(core, refs, deadline_ms).Run());
 }
 
 Result<uint64_t> RemoveScope(Core& core, const routing::Scope& scope, uint64_t deadline_ms) {

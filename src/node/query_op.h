@@ -9,8 +9,8 @@
 
 namespace mooncake::node {
 
-std::vector<Result<Existence>> ExistKeys(Core& core, std::span<const KeyRef> refs,
-                                         uint64_t deadline_ms);
+// Ok: the key has a value; kNotFound: it has none.
+std::vector<Status> ExistKeys(Core& core, std::span<const KeyRef> refs, uint64_t deadline_ms);
 std::vector<Result<Route>> FindRoutes(Core& core, std::span<const KeyRef> refs,
                                       uint64_t deadline_ms);
 std::vector<Status> RemoveKeys(Core& core, std::span<const KeyRef> refs, uint64_t deadline_ms);

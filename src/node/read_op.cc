@@ -8,6 +8,7 @@
 #include "node/payload.h"
 #include "node/read_receiver.h"
 #include "node/rounds.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::node {
 
@@ -25,8 +26,7 @@ Error ReadError(ItemCode code, const ReadItem& item, uint64_t size, bool ranged)
     }
     return TooSmall(fmt::format("{}: needs {} bytes, got {}", key, size, item.limit));
   }
-  if (code == CodeOf(ErrorCode::kNotFound)) return NotFound(key);
-  return {ErrorCodeOf(code), key};
+  return {ErrorCodeOf(code), key, ErrorReasonOf(code)};
 }
 
 class ReadOp : public ReadPlan {
@@ -41,7 +41,7 @@ class ReadOp : public ReadPlan {
     std::vector<uint32_t> pending(request_.items.size());
     for (uint32_t i = 0; i < pending.size(); ++i) pending[i] = i;
     ReadLocal(&pending);
-    if (pending.empty()) return std::move(results_);
+    if (pending.empty()) return Done();
     state_.resize(request_.items.size());
     while (!pending.empty()) {
       pending = Round(pending);
@@ -49,7 +49,19 @@ class ReadOp : public ReadPlan {
       if (!rounds_.Again()) break;
       ReadLocal(&pending);
     }
-    for (uint32_t i : pending) results_[i] = rounds_.last_error();
+    for (uint32_t i : pending) {
+      Error error = rounds_.last_error();
+      if (state_[i].reason != ErrorReason::kUnspecified) error.reason = state_[i].reason;
+      results_[i] = std::move(error);
+    }
+    return Done();
+  }
+
+  std::vector<Result<uint64_t>> Done() {
+    uint64_t right = 0;
+    for (const Result<uint64_t>& result : results_) right += result.ok() ? 1 : 0;
+    // Ranges are parts of what the checksums are of.
+    if (!request_.ranged && right > 0) core_.checksums_right.Add(right);
     return std::move(results_);
   }
 
@@ -76,6 +88,9 @@ class ReadOp : public ReadPlan {
     Route route;
     int tries = 0;
     uint64_t tried_replicas = 0;  // Bit per replica of the route.
+    // Why it could not be read.
+    ErrorCode failed = ErrorCode::kTransport;
+    ErrorReason reason = ErrorReason::kUnspecified;
   };
   struct Allocation {
     std::optional<MutableBytes> memory;
@@ -85,7 +100,12 @@ class ReadOp : public ReadPlan {
   // at once. Leaves the items without a result.
   void ReadLocal(std::vector<uint32_t>* items) {
     std::vector<uint32_t> routed;
+    const size_t asked = items->size();
+    obs::PhaseSpan span(core_.runtime, "data.local_read");
+    span.skip_when_empty();
     std::erase_if(*items, [&](uint32_t i) { return TryLocal(i, &routed); });
+    span.items(asked - items->size() - routed.size());
+    span.End();
     ReadRouted(&routed);
     items->insert(items->end(), routed.begin(), routed.end());
   }
@@ -97,7 +117,7 @@ class ReadOp : public ReadPlan {
     const ItemCode code = core_.routes.Lookup(item.ref, nullptr, &pin);
     if (code == kItemRetryLater || code == kItemWrongAuthority) return false;
     if (code != kItemOk) {
-      results_[i] = ReadError(code, item, 0, request_.ranged);
+      results_[i] = ReadError(core_.routes.Explain(item.ref, code), item, 0, request_.ranged);
       return true;
     }
     if (pin) return CopyLocal(i, std::move(pin));
@@ -115,6 +135,11 @@ class ReadOp : public ReadPlan {
   void SetUnchanged(uint32_t i, uint64_t size) {
     request_.items[i].unchanged = true;
     results_[i] = size;
+  }
+
+  void SetMismatch(uint32_t i) {
+    core_.metrics.GetCounter("checksum_validation_total", {{"result", "mismatch"}}).Increment();
+    results_[i] = ChecksumMismatch(std::string(request_.items[i].ref.key.substr(0, 128)));
   }
 
   void SetVersion(uint32_t i, Version version, uint64_t checksum) {
@@ -149,8 +174,7 @@ class ReadOp : public ReadPlan {
     const uint64_t checksum = CopyOut(bytes, *targets);
     extent.Touch();
     if (!request_.ranged && extent.has_checksum() && checksum != extent.checksum()) {
-      core_.metrics.GetCounter("checksum_validation_total", {{"result", "mismatch"}}).Increment();
-      results_[i] = ChecksumMismatch(std::string(item.ref.key.substr(0, 128)));
+      SetMismatch(i);
     } else {
       results_[i] = bytes.size();
     }
@@ -178,7 +202,12 @@ class ReadOp : public ReadPlan {
       calls[g].deadline_ms = request_.deadline_ms;
       calls[g].observer = receivers[g].get();
     }
-    core_.peers.CallMany(calls);
+    {
+      obs::PhaseSpan span(core_.runtime, "data.transfer_read");
+      span.items(pending.size());
+      span.peers(calls.size());
+      core_.peers.CallMany(calls);
+    }
     std::vector<uint32_t> routed;
     for (size_t g = 0; g < groups.size(); ++g) {
       Judge(groups[g], calls[g], *receivers[g], &routed, &again);
@@ -226,6 +255,7 @@ class ReadOp : public ReadPlan {
              std::vector<uint32_t>* routed, std::vector<uint32_t>* again) {
     if (!call.status.ok()) {
       rounds_.NotePeerFailed(call.peer, call.status.error());
+      for (uint32_t i : group.items) NoteReason(i, call.status.error().reason);
       again->insert(again->end(), group.items.begin(), group.items.end());
       return;
     }
@@ -255,8 +285,7 @@ class ReadOp : public ReadPlan {
       if (!receiver.versions.empty()) SetVersion(i, receiver.versions[k], receiver.checksums[k]);
       return;
     }
-    core_.metrics.GetCounter("checksum_validation_total", {{"result", "mismatch"}}).Increment();
-    results_[i] = ChecksumMismatch(std::string(request_.items[i].ref.key.substr(0, 128)));
+    SetMismatch(i);
     if (++state_[i].tries < kTriesMax) again->push_back(i);
   }
 
@@ -265,6 +294,11 @@ class ReadOp : public ReadPlan {
   std::optional<size_t> NextReplica(uint32_t i);
   void ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by_owner,
                       const std::vector<size_t>& replica, std::vector<uint32_t>* unread);
+  // A peer that was silent is left alone by the next tries: the silence stays the reason.
+  void NoteReason(uint32_t i, ErrorReason reason) {
+    if (state_[i].reason != ErrorReason::kTimeout) state_[i].reason = reason;
+  }
+  void NoteUnread(uint32_t i, const Status& call, bool served);
   std::string PlaceMessage(NameIndex owner, const std::vector<uint32_t>& items,
                            const std::vector<size_t>& replica);
 
@@ -301,8 +335,10 @@ void ReadOp::ReadRouted(std::vector<uint32_t>* items) {
       const std::optional<size_t> next = NextReplica(i);
       if (!next) {
         // Every replica failed. A fresh route may name others; if not, this is the answer.
-        results_[i] = TransportError(
-            fmt::format("{}: no replica could be read", request_.items[i].ref.key.substr(0, 128)));
+        results_[i] = Error{
+            state_[i].failed,
+            fmt::format("{}: no replica could be read", request_.items[i].ref.key.substr(0, 128)),
+            state_[i].reason};
         if (++state_[i].tries < kTriesMax) items->push_back(i);
         continue;
       }
@@ -364,6 +400,7 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
     const routing::NodeIndex index = view->FindName(core_.names.NameOf(owner));
     if (index == routing::kNoNode) {
       rounds_.NoteUnknownOwner();
+      for (uint32_t i : fitting) NoteReason(i, ErrorReason::kOwnerDead);
       unread->insert(unread->end(), fitting.begin(), fitting.end());
       continue;
     }
@@ -376,6 +413,9 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
     call.deadline_ms = request_.deadline_ms;
     call.observer = receivers.back().get();
   }
+  if (calls.empty()) return;
+  obs::PhaseSpan span(core_.runtime, "data.transfer_read_fallback");
+  span.peers(calls.size());
   core_.peers.CallMany(calls);
   for (size_t c = 0; c < calls.size(); ++c) {
     for (size_t k = 0; k < asked[c]->size(); ++k) {
@@ -385,9 +425,22 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
         results_[i] = request_.ranged ? request_.items[i].limit : state_[i].route.size;
         SetVersion(i, state_[i].route.version, state_[i].route.checksum);
       } else {
+        NoteUnread(i, calls[c].status, served);
         unread->push_back(i);
       }
     }
+  }
+}
+
+// `served`: the bytes came, and are not those that were put.
+void ReadOp::NoteUnread(uint32_t i, const Status& call, bool served) {
+  State& state = state_[i];
+  if (served) {
+    SetMismatch(i);
+    state.failed = ErrorCode::kChecksum;
+  } else if (!call.ok()) {
+    state.failed = ErrorCode::kTransport;
+    NoteReason(i, call.error().reason);
   }
 }
 

@@ -97,6 +97,7 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
   } else {
     MoveOut(found->second, superseded);
   }
+  reasons_.NotePublished(ref);
   Entry& entry = found->second;
   *version = NextVersion(current);
   KeepShared(publication, superseded);
@@ -127,6 +128,7 @@ ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   MoveOut(found->second, superseded);
+  reasons_.NoteRemoved(ref);
   shard.entries.erase(found);
   count_.fetch_sub(1, std::memory_order_relaxed);
   return kItemOk;
@@ -152,6 +154,7 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
     remote.erase(place);
   }
   if (!entry.local && remote.empty()) {
+    reasons_.NoteLost(ref.hash, kItemEvicted);
     shard.entries.erase(found);
     count_.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -181,7 +184,9 @@ uint64_t RouteTable::RemoveScope(
     for (auto& [hash, entry] : taken) {
       Superseded superseded;
       MoveOut(entry, &superseded);
-      removed({hash, entry.scope, entry.key}, superseded);
+      const KeyRef ref{hash, entry.scope, entry.key};
+      reasons_.NoteRemoved(ref);
+      removed(ref, superseded);
     }
   }
   return count;
@@ -214,6 +219,8 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
         ++it;
         continue;
       }
+      // Comes back from whoever has the truth, unless that went with its owner.
+      reasons_.NoteLost(it->first, kItemOwnerGone);
       dropped.push_back(std::move(it->second));
       it = shard.entries.erase(it);
       count_.fetch_sub(1, std::memory_order_relaxed);
@@ -357,7 +364,10 @@ uint64_t RouteTable::SweepOwners(const std::function<bool(NameIndex)>& gone) {
       std::vector<Place>& remote = it->second.route.replicas;
       changed += std::erase_if(remote, [&](const Place& p) { return gone(p.owner); }) > 0;
       const bool empty = remote.empty() && !it->second.local;
-      if (empty) count_.fetch_sub(1, std::memory_order_relaxed);
+      if (empty) {
+        reasons_.NoteLost(it->first, kItemOwnerGone);
+        count_.fetch_sub(1, std::memory_order_relaxed);
+      }
       it = empty ? shard.entries.erase(it) : std::next(it);
     }
   }

@@ -26,6 +26,7 @@
 
 #include "base/mutex.h"
 #include "node/extent_store.h"
+#include "node/miss_reasons.h"
 #include "node/types.h"
 
 namespace mooncake::node {
@@ -58,6 +59,11 @@ class RouteTable {
   // `route->replicas` includes the local one first. `local` stays empty, too, where `asker` has
   // a replica of its own.
   ItemCode Lookup(const KeyRef& ref, Route* route, ExtentPin* local, NameIndex asker = kSelf) const;
+  // The code to answer a reader with, after Lookup gave `code`: of a key that is not there, with
+  // the reason, as far as it is known.
+  ItemCode Explain(const KeyRef& ref, ItemCode code) const {
+    return code == CodeOf(ErrorCode::kNotFound) ? reasons_.WhyAbsent(ref) : code;
+  }
   // kItemOk: published as `version`; `superseded` holds what it replaced. With if_absent and a
   // route present: kItemOk, version of that route, and `superseded` holds the publication's
   // own replicas. CodeOf(kConflict): `expected` is not current.
@@ -144,6 +150,7 @@ class RouteTable {
 
   ExtentStore& extents_;
   std::unique_ptr<Shard[]> shards_;
+  MissReasons reasons_;
   std::atomic<Version> last_version_{0};
   std::atomic<uint64_t> count_{0};
 };

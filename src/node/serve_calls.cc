@@ -69,7 +69,7 @@ class GetCall : public ServerCall {
         WriteRoute({}, route, core_.names, out.add_routes());
       }
     }
-    out.add_codes(code);
+    out.add_codes(core_.routes.Explain(ref, code));
     out.add_sizes(size);
     out.add_checksums(checksum);
   }

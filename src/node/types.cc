@@ -25,6 +25,15 @@ ErrorCode ErrorCodeOf(ItemCode code) {
   }
 }
 
+ErrorReason ErrorReasonOf(ItemCode code) {
+  switch (code) {
+    case kItemEvicted: return ErrorReason::kEvicted;
+    case kItemOwnerGone: return ErrorReason::kOwnerDead;
+    case kItemOtherScope: return ErrorReason::kOtherScope;
+    default: return ErrorReason::kUnspecified;
+  }
+}
+
 NameTable::NameTable(std::string self) {
   index_.emplace(self, kSelf);
   names_.push_back(std::move(self));

@@ -28,10 +28,15 @@ inline constexpr ItemCode kItemOk = 0;
 inline constexpr ItemCode kItemRetryLater = -1001;
 inline constexpr ItemCode kItemWrongAuthority = -1002;
 inline constexpr ItemCode kItemUnchanged = -1003;  // Of a get: the asker's copy is current.
+// Kinds of kNotFound; to peers that do not know them they are that.
+inline constexpr ItemCode kItemEvicted = -1004;
+inline constexpr ItemCode kItemOwnerGone = -1005;
+inline constexpr ItemCode kItemOtherScope = -1006;
 
-inline ItemCode CodeOf(ErrorCode code) { return static_cast<ItemCode>(code); }
+constexpr ItemCode CodeOf(ErrorCode code) { return static_cast<ItemCode>(code); }
 // Unknown numbers from newer peers become kNotFound's "unspecified".
 ErrorCode ErrorCodeOf(ItemCode code);
+ErrorReason ErrorReasonOf(ItemCode code);
 
 using NameIndex = uint32_t;   // Of a node's "stable_id:epoch" in NameTable. 0 is this node.
 using ScopeIndex = uint32_t;  // Of a scope in ScopeTable.

@@ -5,6 +5,17 @@
 namespace mooncake::node {
 
 namespace {
+// By the byte that stands for them.
+constexpr ItemCode kPresences[] = {CodeOf(ErrorCode::kNotFound),
+                                   kItemOk,
+                                   kItemRetryLater,
+                                   kItemWrongAuthority,
+                                   kItemEvicted,
+                                   kItemOwnerGone,
+                                   kItemOtherScope};
+}  // namespace
+
+namespace {
 constexpr int kReplicasMax = 64;
 constexpr int kScopesPerMessageMax = 65'536;
 }  // namespace
@@ -107,6 +118,18 @@ bool ReadKeyedRoute(const v1::Route& route, const std::vector<ScopeTable::Entry>
   out->key = route.key();
   out->ref = MakeKeyRef(scopes[route.scope()], out->key);
   return true;
+}
+
+char PresenceOf(ItemCode code) {
+  for (size_t i = 0; i < std::size(kPresences); ++i) {
+    if (kPresences[i] == code) return static_cast<char>(i);
+  }
+  return 0;
+}
+
+ItemCode CodeOfPresence(char presence) {
+  const auto index = static_cast<unsigned char>(presence);
+  return index < std::size(kPresences) ? kPresences[index] : kPresences[0];
 }
 
 void StoreChecksum(uint64_t checksum, std::byte* out) {

@@ -80,6 +80,10 @@ void WriteKeyedRoute(const KeyedRoute& keyed, ScopeColumn& scopes, const NameTab
 bool ReadKeyedRoute(const v1::Route& route, const std::vector<ScopeTable::Entry>& scopes,
                     NameTable& names, KeyedRoute* out);
 
+// Between the code of a look-up and its byte in an ExistReply.
+char PresenceOf(ItemCode code);
+ItemCode CodeOfPresence(char presence);
+
 void StoreChecksum(uint64_t checksum, std::byte* out);
 uint64_t LoadChecksum(const std::byte* in);
 

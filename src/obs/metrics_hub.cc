@@ -34,6 +34,7 @@ std::string MetricsHub::Tenant() {
   base::MutexLock lock(mu_);
   std::vector<std::string> tenants;
   for (const Source* source : sources_) {
+    if (source->tenant_.empty()) continue;
     const bool known = std::find(tenants.begin(), tenants.end(), source->tenant_) != tenants.end();
     if (!known && tenants.size() < kTenantsShown) tenants.push_back(source->tenant_);
   }

@@ -18,7 +18,8 @@ class MetricsHub {
   // Called with the hub's lock held: must not come back to the hub, nor call a port that waits.
   using Read = std::function<MetricSet()>;
 
-  // A part of the hub for as long as it lives; reads a last time when it ends.
+  // A part of the hub for as long as it lives; reads a last time when it ends. The tenant is empty
+  // when it is no store.
   class Source {
    public:
     Source(MetricsHub& hub, std::string tenant, Read read);

@@ -60,7 +60,9 @@ std::map<std::pair<std::string, std::string>, Row> OperationRows(
 // By the convention of the names.
 const char* KindOf(const std::string& operation, const Row& row) {
   if (operation.starts_with("control_")) return "control";
-  if (operation.find("_stage_") != std::string::npos) return "phase";
+  const bool part = operation.find("_stage_") != std::string::npos ||
+                    operation.find("_remote_") != std::string::npos;
+  if (part) return "phase";
   return row.scope == "foreground" ? "api" : "internal";
 }
 

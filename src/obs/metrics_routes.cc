@@ -108,11 +108,13 @@ Status MetricsRoutes::CheckMayChange(const HttpRequest& request) const {
   if (LooksCrossSite(request)) {
     return InvalidState("a page of another site may not change tracing");
   }
-  const bool names_file = Find(request, {"file", "jsonl_file", "clear_file"}) != nullptr;
+  const bool names_file =
+      Find(request, {"file", "jsonl_file", "clear_file", "endpoint"}) != nullptr;
   const bool forwarded =
       request.headers.contains("x-forwarded-for") || request.headers.contains("forwarded");
   if (names_file && (!request.from_loopback || forwarded)) {
-    return InvalidState("the file may be set from this host, or with the admin token");
+    return InvalidState(
+        "the file and the endpoint may be set from this host, or with the admin token");
   }
   return Ok();
 }
@@ -135,17 +137,25 @@ Status MetricsRoutes::Apply(const HttpRequest& request) {
     return InvalidArgument(fmt::format("enabled '{}': allowed: on, off", *enable_text));
   }
   if (!clear) return InvalidArgument("clear_file: allowed: true, false");
-  if (Find(request, {"endpoint"}) != nullptr) {
-    return InvalidArgument("endpoint: export over OTLP is not in this build; use file=PATH");
-  }
   if (*clear) tracer_.CloseFile();
   if (const std::string* file = Find(request, {"file", "jsonl_file"})) {
     MC_RETURN_IF_ERROR(tracer_.OpenFile(*file, options_.trace_dir));
   }
-  tracer_.SetService(Find(request, {"service_name"}), Find(request, {"service_instance_id"}));
-  if (ratio) tracer_.SetSampleRatio(*ratio);
+  MC_RETURN_IF_ERROR(
+      tracer_.SetService(Find(request, {"service_name"}), Find(request, {"service_instance_id"})));
+  if (ratio) MC_RETURN_IF_ERROR(tracer_.SetSampleRatio(*ratio));
+  if (const std::string* endpoint = Find(request, {"endpoint"})) {
+    MC_RETURN_IF_ERROR(StartExport(*endpoint));
+  }
   if (enable) MC_RETURN_IF_ERROR(tracer_.Enable(*enable));
   return Ok();
+}
+
+Status MetricsRoutes::StartExport(const std::string& endpoint) {
+  if (options_.runtime == nullptr) return Unsupported("endpoint: nothing can be exported here");
+  OtlpOptions otlp = options_.otlp;
+  otlp.endpoint = endpoint;
+  return tracer_.StartExport(*options_.runtime, std::move(otlp));
 }
 
 std::string MetricsRoutes::TracingStatus() const {
@@ -153,15 +163,20 @@ std::string MetricsRoutes::TracingStatus() const {
   const auto or_null = [](const std::string& text) {
     return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
   };
+  const bool configured = !state.file.empty() || !state.endpoint.empty();
+  const uint64_t dropped = state.export_counts.queue_full + state.export_counts.refused;
   const nlohmann::ordered_json status{{"enabled", state.enabled},
-                                      {"configured", !state.file.empty()},
-                                      {"provider_ready", !state.file.empty()},
-                                      {"endpoint", nullptr},
+                                      {"configured", configured},
+                                      {"provider_ready", configured},
+                                      {"endpoint", or_null(state.endpoint)},
                                       {"file", or_null(state.file)},
                                       {"service_name", state.service_name},
                                       {"service_instance_id", state.service_instance_id},
                                       {"sample_ratio", state.sample_ratio},
-                                      {"last_error", or_null(state.last_error)}};
+                                      {"last_error", or_null(state.last_error)},
+                                      {"spans_written", state.written},
+                                      {"spans_exported", state.export_counts.exported},
+                                      {"spans_dropped", dropped}};
   return status.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

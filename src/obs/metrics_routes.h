@@ -10,8 +10,10 @@
 namespace mooncake::obs {
 
 struct RoutesOptions {
-  std::string admin_token;  // Empty: nobody has it.
-  std::string trace_dir;    // Trace files lie under it; empty: anywhere.
+  std::string admin_token;     // Empty: nobody has it.
+  std::string trace_dir;       // Trace files lie under it; empty: anywhere.
+  OtlpOptions otlp{};          // Of an export that /tracing?endpoint= starts.
+  Runtime* runtime = nullptr;  // Which that needs; outlives the tracer.
 };
 
 class MetricsRoutes {
@@ -25,6 +27,7 @@ class MetricsRoutes {
   bool HasToken(const HttpRequest& request) const;
   Status CheckMayChange(const HttpRequest& request) const;
   Status Apply(const HttpRequest& request);
+  Status StartExport(const std::string& endpoint);
   std::string TracingStatus() const;
 
   MetricsHub& hub_;

@@ -10,92 +10,18 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/hash.h"
-#include "obs/trace_keys.h"
+#include "obs/log.h"
+#include "obs/trace_records.h"
 
 namespace mooncake::obs {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr uint64_t kSampleSteps = uint64_t{1} << 53;
 constexpr int kFileMode = 0640;
-
-std::string LineOf(const Json& record) {
-  return record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-// Of this process alone, and the same for all records of a request.
-std::string RequestId(uint64_t request) { return fmt::format("{:x}-{:x}", getpid(), request); }
-
-Json RecordOf(uint64_t request, const TraceSpan& span) {
-  const std::string id = RequestId(request);
-  const std::string operation(span.operation);
-  const std::string name = "store." + operation;
-  return {{"timestamp_unix_ms", span.start_unix_ms},
-          {"duration_us", span.duration_us},
-          {"span_name", name},
-          {"phase", "api"},
-          {"flow", span.flow},
-          {"role", "root"},
-          {"request_id", id},
-          {"root_operation", operation},
-          {"result", span.result},
-          {"bytes_out", span.bytes_out},
-          {"attributes",
-           {{"mooncake.component", "store-rs"},
-            {"mooncake.phase", "api"},
-            {"mooncake.flow", span.flow},
-            {"mooncake.span_role", "root"},
-            {"mooncake.request_id", id},
-            {"mooncake.root_operation", operation},
-            {"mooncake.operation", operation},
-            {"mooncake.result", span.result},
-            {"mooncake.bytes_in", span.bytes_in},
-            {"mooncake.bytes_out", span.bytes_out},
-            {"mooncake.item_count", span.item_count},
-            {"mooncake.tenant", span.tenant}}}};
-}
-
-Json RecordOf(const TracedItems& all, size_t index, bool full_keys) {
-  const TracedItem& item = all.items[index];
-  const KeyParts parts = PartsOfKey(item.key);
-  return {{"index", index},
-          {"key_hash", HashOfKey(item.key)},
-          {"key_prefix", PrefixOfKey(item.key)},
-          {"key", full_keys ? Json(item.key) : Json(nullptr)},
-          {"tenant", all.tenant},
-          {"domain", all.domain},
-          {"object_set", all.object_set},
-          {"tp_rank", parts.tp_rank ? Json(*parts.tp_rank) : Json(nullptr)},
-          {"kv_kind", parts.kv_kind.empty() ? Json(nullptr) : Json(parts.kv_kind)},
-          {"size", item.size},
-          {"read_len", item.read_len < 0 ? Json(nullptr) : Json(item.read_len)},
-          {"status", item.status}};
-}
-
-Json RecordOf(uint64_t request, const TracedItems& all, bool full_keys) {
-  Json items = Json::array();
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < all.items.size(); ++i) {
-    items.push_back(RecordOf(all, i, full_keys));
-    bytes += all.items[i].size;
-  }
-  return {{"record_type", "store.api_items.v1"},
-          {"timestamp_unix_ms", all.unix_ms},
-          {"trace_request_id", RequestId(request)},
-          {"operation", all.operation},
-          {"tenant", all.tenant},
-          {"domain", all.domain},
-          {"object_set", all.object_set},
-          {"runtime_id", all.runtime_id},
-          {"item_count", all.items.size()},
-          {"batch_bytes", bytes},
-          {"items", std::move(items)}};
-}
+constexpr uint64_t kFlushLimitMs = 5'000;
 
 bool LiesIn(const std::filesystem::path& folder, const std::filesystem::path& path) {
   const auto end = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first;
@@ -108,11 +34,15 @@ Tracer::Tracer() : sampled_below_(kSampleSteps) {
   state_.service_instance_id = fmt::format("pid-{}", getpid());
 }
 
+Tracer::~Tracer() {
+  if (fd_ >= 0) close(fd_);
+}
+
 Tracer& Tracer::OfProcess() {
   // A child goes on with the parent's file, and must find the lock free.
   static Tracer& tracer = *[] {
     Tracer* made = std::make_unique<Tracer>().release();
-    pthread_atfork(LockForFork, UnlockAfterFork, UnlockAfterFork);
+    pthread_atfork(LockForFork, UnlockAfterFork, UnlockInChild);
     return made;
   }();
   return tracer;
@@ -124,6 +54,17 @@ void Tracer::LockForFork() MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
 }
 void Tracer::UnlockAfterFork() MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
   OfProcess().mu_.Unlock();
+}
+
+// The exporter's thread is the parent's; a lock of it may be held by a thread that is not here.
+void Tracer::UnlockInChild() MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
+  Tracer& tracer = OfProcess();
+  tracer.exporter_.store(nullptr);
+  tracer.exports_.store(false);
+  [[maybe_unused]] const OtlpExporter* left = tracer.owned_exporter_.release();
+  tracer.state_.endpoint.clear();
+  tracer.RefreshLocked();
+  tracer.mu_.Unlock();
 }
 
 Status Tracer::OpenFile(const std::string& path, const std::string& within) {
@@ -152,6 +93,7 @@ Status Tracer::OpenFile(const std::string& path, const std::string& within) {
   }
   if (fd_ >= 0) close(fd_);
   fd_ = fd;
+  has_file_.store(true);
   state_.file = file.string();
   state_.last_error.clear();
   return Ok();
@@ -159,16 +101,61 @@ Status Tracer::OpenFile(const std::string& path, const std::string& within) {
 
 void Tracer::CloseFile() {
   base::MutexLock lock(mu_);
-  enabled_.store(false);
   if (fd_ >= 0) close(std::exchange(fd_, -1));
+  has_file_.store(false);
   state_.file.clear();
+  RefreshLocked();
+}
+
+bool Tracer::HasSinkLocked() const { return fd_ >= 0 || exports_.load() || log_.load(); }
+
+void Tracer::RefreshLocked() {
+  on_ = on_ && HasSinkLocked();
+  enabled_.store(on_);
 }
 
 Status Tracer::Enable(bool on) {
   base::MutexLock lock(mu_);
-  if (on && fd_ < 0) return InvalidArgument("tracing has no file yet; give file=PATH");
-  enabled_.store(on);
+  if (on && !HasSinkLocked()) {
+    return InvalidArgument("tracing has no file yet; give file=PATH or endpoint=URL");
+  }
+  on_ = on;
+  RefreshLocked();
   return Ok();
+}
+
+Status Tracer::StartExport(Runtime& runtime, OtlpOptions options) {
+  {
+    base::MutexLock lock(mu_);
+    if (owned_exporter_ != nullptr) {
+      if (options.endpoint == state_.endpoint && exports_.load()) return Ok();
+      return Conflict(fmt::format("spans go to '{}', which cannot be changed any more",
+                                  owned_exporter_->options().endpoint));
+    }
+    options.resource.try_emplace("service.name", state_.service_name);
+    options.resource.try_emplace("service.instance.id", state_.service_instance_id);
+  }
+  const std::string endpoint = options.endpoint;
+  // Without the lock: it starts a thread.
+  MC_TRY(std::unique_ptr<OtlpExporter> started, OtlpExporter::Start(runtime, std::move(options)));
+  base::MutexLock lock(mu_);
+  if (owned_exporter_ != nullptr) return Conflict("another thread has started an export");
+  state_.service_name = started->options().resource.at("service.name");
+  state_.service_instance_id = started->options().resource.at("service.instance.id");
+  state_.endpoint = endpoint;
+  owned_exporter_ = std::move(started);
+  exporter_.store(owned_exporter_.get());
+  exports_.store(true);
+  return Ok();
+}
+
+void Tracer::StopExport(uint64_t limit_ms) {
+  {
+    base::MutexLock lock(mu_);
+    exports_.store(false);
+    RefreshLocked();
+  }
+  if (OtlpExporter* exporter = exporter_.load()) exporter->Stop(limit_ms);
 }
 
 void Tracer::SetItems(bool wanted, bool full_keys) {
@@ -176,28 +163,46 @@ void Tracer::SetItems(bool wanted, bool full_keys) {
   full_keys_.store(full_keys);
 }
 
-void Tracer::SetSampleRatio(double ratio) {
+Status Tracer::SetSampleRatio(double ratio) {
   base::MutexLock lock(mu_);
+  if (owned_exporter_ != nullptr && ratio != state_.sample_ratio) {
+    return Conflict("sample_ratio cannot be changed once spans are exported");
+  }
   state_.sample_ratio = std::clamp(ratio, 0.0, 1.0);
   sampled_below_.store(
       static_cast<uint64_t>(state_.sample_ratio * static_cast<double>(kSampleSteps)));
+  return Ok();
 }
 
-void Tracer::SetService(const std::string* name, const std::string* instance_id) {
+Status Tracer::SetService(const std::string* name, const std::string* instance_id) {
   base::MutexLock lock(mu_);
+  const bool changes = (name != nullptr && *name != state_.service_name) ||
+                       (instance_id != nullptr && *instance_id != state_.service_instance_id);
+  if (changes && owned_exporter_ != nullptr) {
+    return Conflict("the service's names cannot be changed once spans are exported");
+  }
   if (name != nullptr) state_.service_name = *name;
   if (instance_id != nullptr) state_.service_instance_id = *instance_id;
+  return Ok();
 }
 
 void Tracer::Flush() {
-  base::MutexLock lock(mu_);
-  if (fd_ >= 0) fsync(fd_);
+  {
+    base::MutexLock lock(mu_);
+    if (fd_ >= 0) fsync(fd_);
+  }
+  if (OtlpExporter* exporter = exporter_.load()) exporter->Flush(kFlushLimitMs);
 }
 
 Tracer::State Tracer::state() const {
   base::MutexLock lock(mu_);
   State state = state_;
   state.enabled = enabled();
+  if (owned_exporter_ != nullptr) {
+    state.export_counts = owned_exporter_->counts();
+    const std::string error = owned_exporter_->last_error();
+    if (!error.empty()) state.last_error = error;
+  }
   return state;
 }
 
@@ -207,12 +212,17 @@ uint64_t Tracer::Begin() {
   return draw < sampled_below_.load(std::memory_order_relaxed) ? request : 0;
 }
 
-void Tracer::Write(uint64_t request, const TraceSpan& span) {
-  if (request != 0) Append(LineOf(RecordOf(request, span)));
+void Tracer::Write(const TraceSpan& span) {
+  if (span.request == 0) return;
+  if (exports_.load(std::memory_order_relaxed)) {
+    if (OtlpExporter* exporter = exporter_.load(std::memory_order_acquire)) exporter->Add(span);
+  }
+  if (log_.load(std::memory_order_relaxed)) LogInfo(LogLine(span));
+  if (has_file_.load(std::memory_order_relaxed)) Append(JsonLine(span));
 }
 
 void Tracer::WriteItems(uint64_t request, const TracedItems& items) {
-  if (request != 0) Append(LineOf(RecordOf(request, items, full_keys_.load())));
+  if (request != 0) Append(JsonLine(request, items, full_keys_.load()));
 }
 
 void Tracer::Append(std::string_view line) {
@@ -222,7 +232,9 @@ void Tracer::Append(std::string_view line) {
   do {
     written = write(fd_, line.data(), line.size());
   } while (written < 0 && errno == EINTR);
-  if (written != static_cast<ssize_t>(line.size())) {
+  if (written == static_cast<ssize_t>(line.size())) {
+    ++state_.written;
+  } else {
     state_.last_error = fmt::format("file '{}': {}", state_.file,
                                     written < 0 ? strerror(errno) : "written in part");
   }

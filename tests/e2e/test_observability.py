@@ -5,43 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import mooncake.store
 import pytest
 from mooncake.store import MooncakeDistributedStore
+from scrape import Series, fetch, parse, status_of, value
 from support import MIB, eventually
 
 ALIGNMENT = 64
-Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def parse(text: str) -> Series:
-    """Prometheus text as values by name and labels, summed over the tenants."""
-    series: Series = defaultdict(float)
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-        assert match, line
-        labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2] or "")
-        key = match[1].removeprefix("mooncake_store_")
-        series[key, frozenset(pair for pair in labels if pair[0] != "tenant")] += float(match[3])
-    return series
-
-
-def value(series: Series, name: str, **labels: str) -> float:
-    """The sum of the series that have these labels, whatever else they have."""
-    wanted = set(labels.items())
-    return sum(v for (n, have), v in series.items() if n == name and wanted <= have)
 
 
 @pytest.fixture
@@ -49,19 +23,6 @@ def server() -> Iterator[str]:
     address = mooncake.store.start_metrics_server()
     yield address
     mooncake.store.stop_metrics_server()
-
-
-def fetch(address: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as reply:
-        return str(reply.read().decode())
-
-
-def status_of(address: str, path: str) -> int:
-    try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as refused:
-        return refused.code
 
 
 class Model:
@@ -303,77 +264,6 @@ def test_a_lost_metadata_service_shows(redis: Any, open_store: Callable[..., Any
         )
 
     eventually(shows)
-
-
-def test_tracing_from_the_server(
-    store: MooncakeDistributedStore, server: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "sub" / "trace.jsonl"
-    status = json.loads(fetch(server, f"/tracing?enabled=on&file={path}"))
-    assert status["enabled"] is True
-    try:
-        assert store.put("k", b"value") == 0
-        assert store.get("k") == b"value"
-        assert store.get("missing") == b""
-    finally:
-        assert json.loads(fetch(server, "/tracing/off"))["enabled"] is False
-    store.get("k")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(line["span_name"], line["result"]) for line in lines] == [
-        ("store.put", "ok"),
-        ("store.get", "ok"),
-        ("store.get", "miss"),
-    ]
-    assert lines[1]["bytes_out"] == 5
-    assert len({line["request_id"] for line in lines}) == 3
-    assert status_of(server, "/tracing?enabled=perhaps") == 400
-
-
-PROGRAM = """
-import sys
-from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
-store = MooncakeDistributedStore()
-store.setup({"local_hostname": "127.0.0.1", "metadata_url": sys.argv[1]})
-buffer = MooncakeHostMemAllocator().alloc(4096)
-store.register_buffer(buffer, 4096)
-keys = ["model_0_1_k", "model_0_1_v"]
-assert store.batch_put_from(keys, [buffer, buffer + 100], [100, 50]) == [0, 0]
-assert store.batch_get_into([*keys, "gone"], [buffer] * 3, [4096] * 3) == [100, 50, -1]
-store.close()
-"""
-
-
-@pytest.mark.parametrize("mode", ["hash", "full"])
-def test_tracing_from_the_environment(mode: str, sqlite_url: str, tmp_path: Path) -> None:
-    trace, log = tmp_path / "a" / "trace.jsonl", tmp_path / "b" / "client.log"
-    environment = {
-        **os.environ,
-        "MC_STORE_RS_TRACE": "1",
-        "MC_STORE_RS_TRACE_FILE": str(log),
-        "MC_STORE_RS_TRACE_FILTER": "mooncake_store=info",
-        "MC_STORE_RS_TRACE_JSONL_FILE": str(trace),
-        "MC_STORE_RS_TRACE_ITEM_METADATA": "1",
-        "MC_STORE_RS_TRACE_KEY_MODE": mode,
-        "MC_STORE_RS_METRICS_ADDR": "127.0.0.1:0",
-    }
-    command = [sys.executable, "-c", PROGRAM, sqlite_url]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "metrics are served" in log.read_text()
-    assert "metrics are served" not in done.stderr
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    spans = {line["root_operation"]: line for line in lines if "span_name" in line}
-    assert spans["batch_put_from"]["attributes"]["mooncake.item_count"] == 2
-    assert spans["batch_get_into"]["result"] == "miss"
-    puts, gets = (line for line in lines if line.get("record_type") == "store.api_items.v1")
-    assert puts["operation"] == "batch_put_from"
-    assert puts["batch_bytes"] == 150
-    assert puts["trace_request_id"] == spans["batch_put_from"]["request_id"]
-    first = puts["items"][0]
-    assert (first["tp_rank"], first["kv_kind"], first["size"]) == (1, "k", 100)
-    assert first["key"] == ("model_0_1_k" if mode == "full" else None)
-    assert [item["read_len"] for item in gets["items"]] == [100, 50, None]
-    assert [item["status"] for item in gets["items"]] == [0, 0, -1]
 
 
 def test_the_server_stays_out_of_a_child(store: MooncakeDistributedStore, server: str) -> None:

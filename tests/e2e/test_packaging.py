@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import mooncake
 import mooncake.buffer_pool
@@ -15,7 +17,12 @@ import mooncake.store
 import mooncake.store.rs.buffer_pool
 import mooncake.store.rs.store
 import pytest
-from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from mooncake.store import (
+    BufferPool,
+    MooncakeDistributedStore,
+    MooncakeHostMemAllocator,
+    ReplicateConfig,
+)
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -107,6 +114,37 @@ def test_methods_have_signatures_and_documentation() -> None:
             assert inspect.signature(method), name
     put = inspect.signature(MooncakeDistributedStore.put)
     assert list(put.parameters) == ["self", "key", "value", "config", "tenant"]
+
+
+@pytest.mark.parametrize("name", ["EngramStore", "_serialize_tensor", "bind_to_numa_node"])
+def test_names_of_the_other_store_say_so(name: str) -> None:
+    assert not hasattr(mooncake.store, name)
+    with pytest.raises(AttributeError, match=r"C\+\+ Store API"):
+        getattr(mooncake.store, name)
+
+
+def test_every_public_method_has_an_example_and_its_types() -> None:
+    stub = (Path(mooncake.store.__file__).parents[1] / "_store.pyi").read_text()
+    typed = set(re.findall(r"def (\w+)\(", stub))
+    for cls in (MooncakeDistributedStore, BufferPool, MooncakeHostMemAllocator, ReplicateConfig):
+        for name, method in inspect.getmembers(cls, callable):
+            if name.startswith("_") or name == "give_back":  # Of leases, not of users.
+                continue
+            text = inspect.getdoc(method) or ""
+            assert ">>> " in text, f"{cls.__name__}.{name} has no example"
+            assert name in typed or inspect.signature(method).return_annotation, name
+    for name, method in inspect.getmembers(MooncakeDistributedStore, inspect.ismethoddescriptor):
+        if not name.startswith("_") and name not in ("close", "health_check"):
+            assert "Error" in inspect.getdoc(method), f"{name} does not say what it raises"
+
+
+def test_a_store_says_what_it_is(sqlite_url: str) -> None:
+    store = MooncakeDistributedStore()
+    assert repr(store) == "<MooncakeDistributedStore, not set up>"
+    store.setup({"local_hostname": "127.0.0.1", "metadata_url": sqlite_url})
+    assert repr(store) == f"<MooncakeDistributedStore at {store.get_hostname()}>"
+    store.close()
+    assert "not set up" in repr(store)
 
 
 def test_replicate_config() -> None:

@@ -100,7 +100,14 @@ std::vector<Result<uint64_t>> TestNode::GetAll(std::span<const std::string> keys
 std::vector<Result<Existence>> TestNode::ExistAll(std::span<const std::string> keys) {
   std::vector<node::KeyRef> refs;
   for (const std::string& key : keys) refs.push_back(Ref(key));
-  return node::ExistKeys(core(), refs, Deadline());
+  std::vector<Result<Existence>> results;
+  for (const Status& status : node::ExistKeys(core(), refs, Deadline())) {
+    const bool told = status.ok() || status.code() == ErrorCode::kNotFound;
+    results.push_back(
+        told ? Result<Existence>(status.ok() ? Existence::kPresent : Existence::kMissing)
+             : status.error());
+  }
+  return results;
 }
 
 Result<node::Route> TestNode::Find(std::string_view key) {

@@ -45,6 +45,22 @@ if _backend is not None and _backend not in _BACKENDS:
         f"MOONCAKE_STORE_BACKEND is {_backend!r}; it must be exactly 'cpp' or 'rs', or unset"
     )
 
+# Names of another store with this API, which programs look for.
+_OTHER_STORE = frozenset(
+    {
+        "BufferHandle",
+        "EngramStore",
+        "ObjectDataType",
+        "SoftPinAction",
+        "TaskStatus",
+        "_deserialize_tensor",
+        "_get_pyclient_from_wrapper",
+        "_serialize_tensor",
+        "_tensor_metadata_size",
+        "bind_to_numa_node",
+    }
+)
+
 # Where each name comes from.
 _HOMES = {
     "BufferPool": "_buffer_pool",
@@ -98,6 +114,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OTHER_STORE:
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: it is of the C++ Store API alone"
+        )
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

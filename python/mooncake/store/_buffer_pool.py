@@ -186,7 +186,11 @@ class BufferPool:
     def buffer(
         self, size: int, block: bool | None = None, timeout: float | None = None
     ) -> BufferLease:
-        """The same as ``acquire``."""
+        """The same as ``acquire``.
+
+        Example:
+            >>> with pool.buffer(4096) as lease: ...  # doctest: +SKIP
+        """
         return self.acquire(size, block, timeout)
 
     def prewarm(self, size: int, count: int) -> None:

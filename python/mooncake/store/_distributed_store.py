@@ -41,6 +41,13 @@ class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.Nativ
     def __init__(self) -> None:
         super().__init__()
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        try:
+            return f"<{name} at {self.get_hostname()}>"
+        except RuntimeError:  # Not set up, closed, or a parent's.
+            return f"<{name}, not set up>"
+
     @overload
     def setup(self, config: Mapping[str, Any], /) -> int: ...
 
@@ -72,6 +79,10 @@ class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.Nativ
         Raises:
             ValueError, TypeError: an argument is wrong; the text names it and what is allowed.
             RuntimeError: the cluster cannot be joined. Nothing is left behind.
+
+        Example:
+            >>> store.setup({"local_hostname": "127.0.0.1", "metadata_url": "sqlite:///var/tmp/c.db"})
+            0
         """
         values, environment = _settings.settings_of(args, kwargs)
         width = _fanout_width(environment)
@@ -110,6 +121,10 @@ class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.Nativ
         Raises:
             ValueError, TypeError: an argument is wrong.
             RuntimeError: the daemon is not there or refuses; the text says at which step and why.
+
+        Example:
+            >>> store.setup_dummy(64 << 20, 16 << 20, "127.0.0.1:16590")  # doctest: +SKIP
+            0
         """
         del mem_pool_size, local_buffer_size
         values = {"server_address": server_address}

@@ -50,6 +50,9 @@ class MooncakeHostMemAllocator:
         Raises:
             ValueError: ``size`` is not positive.
             RuntimeError: the kernel refuses; the text says what to change.
+
+        Example:
+            >>> ptr = MooncakeHostMemAllocator().alloc(2 << 20)  # doctest: +SKIP
         """
         try:
             size = operator.index(size)
@@ -63,7 +66,12 @@ class MooncakeHostMemAllocator:
             raise HostAllocationError(str(refused)) from None
 
     def free(self, ptr: int) -> int:
-        """Give back what ``alloc`` returned. Returns 0; ``KeyError`` for any other address."""
+        """Give back what ``alloc`` returned. Returns 0; ``KeyError`` for any other address.
+
+        Example:
+            >>> MooncakeHostMemAllocator().free(ptr)  # doctest: +SKIP
+            0
+        """
         return self._free(ptr)
 
 

@@ -8,7 +8,7 @@ from ._native import native
 
 
 def _environment() -> dict[str, str]:
-    return {n: text for n, text in os.environ.items() if n.startswith("MC_")}
+    return {n: text for n, text in os.environ.items() if n.startswith(("MC_", "OTEL_"))}
 
 
 def init_tracing(filter: str | None = None) -> None:
@@ -16,7 +16,8 @@ def init_tracing(filter: str | None = None) -> None:
 
     ``MC_STORE_RS_TRACE_FILE`` names a file for the log, ``MC_STORE_RS_TRACE_FILTER`` its level,
     ``MC_STORE_RS_TRACE_JSONL_FILE`` a file with a line of JSON for each call
-    (``docs/observability.md``). ``setup`` does the same by itself when they are set.
+    (``docs/observability.md``), and ``MC_STORE_RS_OTLP_ENDPOINT`` a collector that spans are
+    exported to. ``setup`` does the same by itself when they are set.
 
     Args:
         filter: what is logged: trace, debug, info, warn, error or off. Overrides the variable.
@@ -72,12 +73,21 @@ def start_metrics_server(bind_addr: str = "127.0.0.1:0") -> str:
 
 
 def stop_metrics_server() -> None:
-    """Stop the server of this process; nothing happens when there is none."""
+    """Stop the server of this process; nothing happens when there is none.
+
+    Example:
+        >>> stop_metrics_server()
+    """
     native._stop_metrics_server()
 
 
 def metrics_server_address() -> str | None:
-    """Where the metrics of this process are served, "host:port"; None when they are not."""
+    """Where the metrics of this process are served, "host:port"; None when they are not.
+
+    Example:
+        >>> metrics_server_address() is None
+        True
+    """
     return native._metrics_server_address() or None
 
 

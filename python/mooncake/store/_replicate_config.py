@@ -33,5 +33,9 @@ class ReplicateConfig:
     prefer_alloc_in_same_node: bool = False
 
     def copy(self) -> ReplicateConfig:
-        """A copy that shares no list with this one."""
+        """A copy that shares no list with this one.
+
+        Example:
+            >>> twin = ReplicateConfig(replica_num=2).copy()  # doctest: +SKIP
+        """
         return copy.deepcopy(self)

@@ -64,7 +64,8 @@ def settings_of(
 
 def environment() -> dict[str, str]:
     """The variables that settings may come from."""
-    return {n: text for n, text in os.environ.items() if n.startswith(("MC_", "MOONCAKE_"))}
+    prefixes = ("MC_", "MOONCAKE_", "OTEL_")
+    return {n: text for n, text in os.environ.items() if n.startswith(prefixes)}
 
 
 def _from_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,12 @@ class ParallelTensorMethods(PlainTensorMethods):
         tenant: str | None = None,
         config: Any = None,
     ) -> int:
-        """``put_tensor_with_parallelism_from`` that also removes another layout's manifest."""
+        """``put_tensor_with_parallelism_from`` that also removes another layout's manifest.
+
+        Example:
+            >>> store.upsert_tensor_with_parallelism_from("w", ptr, size, parallelism=tp)
+            0
+        """
         statuses = self.batch_upsert_tensor_with_parallelism_from(
             [key],
             [buffer_ptr],
@@ -168,7 +173,12 @@ class ParallelTensorMethods(PlainTensorMethods):
         tenant: str | None = None,
         config: Any = None,
     ) -> list[int]:
-        """The upsert for several keys; one status per item."""
+        """The upsert for several keys; one status per item.
+
+        Example:
+            >>> store.batch_upsert_tensor_with_parallelism(["w"], [full], parallelisms=[tp])
+            [0]
+        """
         items = zip(keys, spread("tensors", tensors, len(keys)))
         sources = [tensor_source(key, tensor) for key, tensor in items]
         return self._put_all(keys, sources, parallelisms, writer_partitions, tenant, config, True)
@@ -184,7 +194,12 @@ class ParallelTensorMethods(PlainTensorMethods):
         tenant: str | None = None,
         config: Any = None,
     ) -> list[int]:
-        """The put from registered buffers for several keys; one status per item."""
+        """The put from registered buffers for several keys; one status per item.
+
+        Example:
+            >>> store.batch_put_tensor_with_parallelism_from(["w"], [ptr], [size])
+            [0]
+        """
         return self._batch_from(
             keys, buffer_ptrs, sizes, parallelisms, writer_partitions, tenant, config, False
         )
@@ -200,7 +215,12 @@ class ParallelTensorMethods(PlainTensorMethods):
         tenant: str | None = None,
         config: Any = None,
     ) -> list[int]:
-        """The upsert from registered buffers for several keys; one status per item."""
+        """The upsert from registered buffers for several keys; one status per item.
+
+        Example:
+            >>> store.batch_upsert_tensor_with_parallelism_from(["w"], [ptr], [size])
+            [0]
+        """
         return self._batch_from(
             keys, buffer_ptrs, sizes, parallelisms, writer_partitions, tenant, config, True
         )

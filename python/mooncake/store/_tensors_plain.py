@@ -176,7 +176,12 @@ class PlainTensorMethods(StoreCalls):
     def upsert_pub_tensor(
         self, key: str, tensor: Any, config: Any = None, *, tenant: str | None = None
     ) -> int:
-        """``upsert_tensor`` with the replication policy as third argument."""
+        """``upsert_tensor`` with the replication policy as third argument.
+
+        Example:
+            >>> store.upsert_pub_tensor("a", tensor, config)  # doctest: +SKIP
+            0
+        """
         return self.upsert_tensor(key, tensor, tenant=tenant, config=config)
 
     def put_tensor_from(
@@ -219,7 +224,12 @@ class PlainTensorMethods(StoreCalls):
         tenant: str | None = None,
         config: Any = None,
     ) -> int:
-        """``put_tensor_from`` that also removes an older split of ``key``."""
+        """``put_tensor_from`` that also removes an older split of ``key``.
+
+        Example:
+            >>> store.upsert_tensor_from("a", ptr, size)  # doctest: +SKIP
+            0
+        """
         return self._put_from_either(key, tensor, size, tenant, config, True)
 
     def _put_from_either(
@@ -260,7 +270,12 @@ class PlainTensorMethods(StoreCalls):
         tenant: str | None = None,
         config: Any = None,
     ) -> list[int]:
-        """``batch_put_tensor`` that also removes older splits of the keys."""
+        """``batch_put_tensor`` that also removes older splits of the keys.
+
+        Example:
+            >>> store.batch_upsert_tensor(["a"], [tensor])  # doctest: +SKIP
+            [0]
+        """
         sources = [tensor_source(key, tensor) for key, tensor in _pairs(keys, tensors)]
         return self._put_all(keys, sources, None, None, tenant, config, True)
 
@@ -272,7 +287,12 @@ class PlainTensorMethods(StoreCalls):
         *,
         tenant: str | None = None,
     ) -> list[int]:
-        """``batch_put_tensor`` with the replication policy as third argument."""
+        """``batch_put_tensor`` with the replication policy as third argument.
+
+        Example:
+            >>> store.batch_pub_tensor(["a", "b"], [first, second], config)  # doctest: +SKIP
+            [0, 0]
+        """
         return self.batch_put_tensor(keys, tensors, tenant=tenant, config=config)
 
     def batch_upsert_pub_tensor(
@@ -283,7 +303,12 @@ class PlainTensorMethods(StoreCalls):
         *,
         tenant: str | None = None,
     ) -> list[int]:
-        """``batch_upsert_tensor`` with the replication policy as third argument."""
+        """``batch_upsert_tensor`` with the replication policy as third argument.
+
+        Example:
+            >>> store.batch_upsert_pub_tensor(["a"], [tensor], config)  # doctest: +SKIP
+            [0]
+        """
         return self.batch_upsert_tensor(keys, tensors, tenant=tenant, config=config)
 
     def batch_put_tensor_from(
@@ -316,7 +341,12 @@ class PlainTensorMethods(StoreCalls):
         tenant: str | None = None,
         config: Any = None,
     ) -> list[int]:
-        """``batch_put_tensor_from`` that also removes older splits of the keys."""
+        """``batch_put_tensor_from`` that also removes older splits of the keys.
+
+        Example:
+            >>> store.batch_upsert_tensor_from(["a"], [ptr], [size])  # doctest: +SKIP
+            [0]
+        """
         rows = _rows(keys, ptrs, sizes)
         return [self._put_raw(*row, tenant, config, True) for row in rows]
 

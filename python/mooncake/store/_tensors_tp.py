@@ -59,7 +59,12 @@ class TpTensorMethods(ParallelTensorMethods):
         tenant: str | None = None,
         config: Any = None,
     ) -> int:
-        """``put_tensor_with_tp``, and another layout of ``key`` is removed after it."""
+        """``put_tensor_with_tp``, and another layout of ``key`` is removed after it.
+
+        Example:
+            >>> store.upsert_tensor_with_tp("w", full, tp_size=4)  # doctest: +SKIP
+            0
+        """
         plans = _plans(key, tensor, tp_rank, tp_size, split_dim)
         return check_put(key, self._write(plans, tenant, config, True))
 
@@ -119,7 +124,12 @@ class TpTensorMethods(ParallelTensorMethods):
         tenant: str | None = None,
         config: Any = None,
     ) -> list[int]:
-        """``upsert_tensor_with_tp`` for several keys; one status per key."""
+        """``upsert_tensor_with_tp`` for several keys; one status per key.
+
+        Example:
+            >>> store.batch_upsert_tensor_with_tp(["w"], [full], tp_size=4)  # doctest: +SKIP
+            [0]
+        """
         items = zip(base_keys, spread("tensors_list", tensors_list, len(base_keys)))
         plans = [_plans(key, tensor, tp_rank, tp_size, split_dim) for key, tensor in items]
         return [self._write(plan, tenant, config, True) for plan in plans]
@@ -135,7 +145,12 @@ class TpTensorMethods(ParallelTensorMethods):
         *,
         tenant: str | None = None,
     ) -> list[int]:
-        """``batch_put_tensor_with_tp`` with the replication policy as third argument."""
+        """``batch_put_tensor_with_tp`` with the replication policy as third argument.
+
+        Example:
+            >>> store.batch_pub_tensor_with_tp(["w"], [full], config, tp_size=4)  # doctest: +SKIP
+            [0]
+        """
         return self.batch_put_tensor_with_tp(
             base_keys, tensors_list, tp_rank, tp_size, split_dim, tenant=tenant, config=config
         )
@@ -180,7 +195,12 @@ class TpTensorMethods(ParallelTensorMethods):
         tenant: str | None = None,
         config: Any = None,
     ) -> list[int]:
-        """``put_tensor_with_tp_from`` for several keys; one status per key."""
+        """``put_tensor_with_tp_from`` for several keys; one status per key.
+
+        Example:
+            >>> store.batch_put_tensor_with_tp_from(["w"], [ptr], [size], tp_size=4)
+            [0]
+        """
         count = len(base_keys)
         ptrs, lengths = spread("buffer_ptrs", buffer_ptrs, count), spread("sizes", sizes, count)
         plans = [
@@ -272,7 +292,11 @@ class TpTensorMethods(ParallelTensorMethods):
         *,
         tenant: str | None = None,
     ) -> list[TensorReadResult | None]:
-        """``get_tensor_with_tp_into`` for several keys; None per missing or damaged item."""
+        """``get_tensor_with_tp_into`` for several keys; None per missing or damaged item.
+
+        Example:
+            >>> store.batch_get_tensor_with_tp_into(["w"], [ptr], [size], tp_rank=1, tp_size=4)
+        """
         targets = [_target(tp_rank, tp_size, split_dim)] * len(base_keys)
         return self.batch_get_tensor_with_parallelism_into(
             base_keys, buffer_ptrs, sizes, targets=targets, tenant=tenant

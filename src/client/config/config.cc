@@ -204,7 +204,8 @@ Result<TraceConfig> TraceConfigFromEnvironment(const Texts& environment) {
   const Source source(none, environment);
   StoreConfig config;
   for (const Setting& setting : Settings()) {
-    const bool traces = setting.name.starts_with("trace") || setting.name.starts_with("admin_");
+    const bool traces = setting.name.starts_with("trace") || setting.name.starts_with("otlp_") ||
+                        setting.name.starts_with("admin_");
     const std::optional<Given> given = traces ? source.Find(setting) : std::nullopt;
     if (given) MC_RETURN_IF_ERROR(setting.apply(*given, config));
   }

@@ -1,10 +1,13 @@
 #include "client/config/config_table.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
+#include "base/url.h"
 #include "client/config/config_parse.h"
+#include "obs/log.h"
 
 namespace mooncake::client_config {
 namespace {
@@ -53,6 +56,9 @@ Status Integer(const Given& given, StoreConfig& config) {
 
 // A day: longer limits are mistakes, and arithmetic on times cannot overflow.
 constexpr uint64_t kMillisecondsMax = 24 * 3'600 * 1'000;
+
+// The end of a process waits for an export.
+constexpr uint64_t kOtlpTimeoutMax = 60'000;
 
 // Ten years: as good as for ever.
 constexpr uint64_t kLeaseMax = 3'660 * kMillisecondsMax;
@@ -126,6 +132,72 @@ Status SecretFile(const Given& given, StoreConfig& config) {
 
 Status KeyMode(const Given& given, StoreConfig& config) {
   MC_TRY(config.trace.key_mode, ParseChoice(given.field, given.text, "hash full"));
+  return Ok();
+}
+
+Status SpanEvents(const Given& given, StoreConfig& config) {
+  MC_TRY(const std::string chosen, ParseChoice(given.field, given.text, "close none|off|false|0"));
+  config.trace.span_events = chosen == "close";
+  return Ok();
+}
+
+// Standard variables belong to other programs of the process too: what is wrong in them is no
+// reason not to start.
+Status Lenient(const Given& given, Status status) {
+  if (status.ok() || !given.field.starts_with("OTEL_")) return status;
+  obs::LogWarning(status.error().context + "; the default is used");
+  return Ok();
+}
+
+// Who names our own setting wants the export; the standard variables alone say only where to.
+Status OtlpEndpoint(const Given& given, StoreConfig& config) {
+  std::string url(Trim(given.text));
+  const bool own = !given.field.starts_with("OTEL_");
+  if (own) config.trace.otlp_trace = true;
+  const size_t host = url.find("://");
+  const bool has_path = host != std::string::npos && url.find('/', host + 3) != std::string::npos;
+  while (url.ends_with('/')) url.pop_back();
+  const bool is_base = given.field == "OTEL_EXPORTER_OTLP_ENDPOINT";
+  if (is_base || !has_path) url += "/v1/traces";
+  if (url.starts_with("http://") || url.starts_with("https://")) {
+    config.trace.otlp_endpoint = url;
+    return Ok();
+  }
+  return Lenient(given, NotAllowed(given.field, base::RedactUrl(given.text),
+                                   "http://HOST:PORT[/PATH] or https://HOST:PORT[/PATH]"));
+}
+
+Status OtlpRatio(const Given& given, StoreConfig& config) {
+  const std::string text(Trim(given.text));
+  char* end = nullptr;
+  const double ratio = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() + text.size() && ratio >= 0 && ratio <= 1) {
+    config.trace.otlp_sample_ratio = ratio;
+    return Ok();
+  }
+  return Lenient(given, NotAllowed(given.field, text, "a ratio of 0 to 1"));
+}
+
+Status OtlpTimeout(const Given& given, StoreConfig& config) {
+  const auto limit = ParseInteger(given.field, given.text, 1, kOtlpTimeoutMax);
+  if (!limit) return Lenient(given, limit.error());
+  config.trace.otlp_timeout_ms = *limit;
+  return Ok();
+}
+
+// k=v pairs with commas between; the values are percent-encoded.
+template <auto kField>
+Status OtlpPairs(const Given& given, StoreConfig& config) {
+  for (std::string_view pair : Split(given.text, ',')) {
+    const size_t equals = pair.find('=');
+    const auto value = equals == std::string_view::npos
+                           ? std::nullopt
+                           : base::PercentDecode(Trim(pair.substr(equals + 1)));
+    if (!value || Trim(pair.substr(0, equals)).empty()) {
+      return Lenient(given, NotAllowed(given.field, "...", "NAME=VALUE, commas between"));
+    }
+    At(config, kField)[std::string(Trim(pair.substr(0, equals)))] = *value;
+  }
   return Ok();
 }
 
@@ -289,6 +361,8 @@ constexpr Setting kSettings[] = {
      "Whether the items of batches from and into buffers are traced too.", Bool<&T::item_metadata>},
     {"trace_key_mode", "", MC_ENV "TRACE_KEY_MODE", "choice", "hash", "hash, full",
      "Whether traced items show their whole keys.", KeyMode},
+    {"trace_span_events", "", MC_ENV "TRACE_SPAN_EVENTS", "choice", "none", "close, none",
+     "Whether each call and each part of one is a line of the log when it ends.", SpanEvents},
     {"trace_dir", "", MC_ENV "TRACE_DIR", "path", "", "the path of a folder",
      "The metrics server's /tracing?file= may write under it only. Absent: anywhere.",
      Text<&T::dir>},
@@ -297,6 +371,33 @@ constexpr Setting kSettings[] = {
      Secret<&T::admin_token>},
     {"admin_token_file", "", "MC_STORE_ADMIN_TOKEN_FILE", "path", "", "a readable file",
      "A file that holds the admin_token; not read when that is given.", AdminTokenFile},
+    {"otlp_endpoint", "",
+     MC_ENV "OTLP_ENDPOINT OTEL_EXPORTER_OTLP_TRACES_ENDPOINT OTEL_EXPORTER_OTLP_ENDPOINT", "url",
+     "", "http://HOST:PORT[/PATH] or https://HOST:PORT[/PATH]",
+     "Spans are exported there, as OTLP in JSON. Without a path, and to the base URL of the last "
+     "variable, /v1/traces is added. The OTEL variables alone start nothing.",
+     OtlpEndpoint},
+    {"otlp_trace", "", MC_ENV "OTLP_TRACE", "boolean", "false", "true, false",
+     "Whether spans are exported; to http://localhost:4318/v1/traces when no endpoint is known. "
+     "True "
+     "when otlp_endpoint is given, other than by the OTEL variables.",
+     Bool<&T::otlp_trace>},
+    {"otlp_service_name", "", MC_ENV "OTLP_SERVICE_NAME OTEL_SERVICE_NAME", "text",
+     "mooncake-store", "any text", "The service.name of exported spans.",
+     Text<&T::otlp_service_name>},
+    {"otlp_service_instance_id", "", MC_ENV "OTLP_SERVICE_INSTANCE_ID", "text", "", "any text",
+     "Their service.instance.id. Absent: made from the process id.",
+     Text<&T::otlp_service_instance_id>},
+    {"otlp_resource", "", "OTEL_RESOURCE_ATTRIBUTES", "pairs", "", "NAME=VALUE, commas between",
+     "Further attributes of the process that exports.", OtlpPairs<&T::otlp_resource>},
+    {"otlp_headers", "", "OTEL_EXPORTER_OTLP_TRACES_HEADERS OTEL_EXPORTER_OTLP_HEADERS", "secret",
+     "", "NAME=VALUE, commas between", "Headers of each export.", OtlpPairs<&T::otlp_headers>},
+    {"otlp_timeout_ms", "",
+     MC_ENV "OTLP_TIMEOUT_MS OTEL_EXPORTER_OTLP_TRACES_TIMEOUT OTEL_EXPORTER_OTLP_TIMEOUT",
+     "milliseconds", "3000", "1 to 60000", "The limit of connecting, sending and answering, each.",
+     OtlpTimeout},
+    {"otlp_sample_ratio", "", MC_ENV "OTLP_SAMPLE_RATIO OTEL_TRACES_SAMPLER_ARG", "number", "1",
+     "0 to 1", "How many of the calls are traced, wherever their spans go.", OtlpRatio},
 };
 #undef MC_ENV
 

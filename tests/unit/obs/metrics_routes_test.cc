@@ -169,16 +169,18 @@ TEST_F(MetricsRoutesTest, FilesStayUnderTheFolder) {
 TEST_F(MetricsRoutesTest, TraceHasALineForEachCallInTheSample) {
   ASSERT_TRUE(tracer_.OpenFile(File("t.jsonl"), {}).ok());
   ASSERT_TRUE(tracer_.Enable(true).ok());
-  tracer_.Write(tracer_.Begin(), {.operation = "get",
-                                  .flow = "get",
-                                  .result = "miss",
-                                  .tenant = "t",
-                                  .start_unix_ms = 5,
-                                  .duration_us = 7});
+  tracer_.Write({.name = "store.get",
+                 .operation = "get",
+                 .flow = "get",
+                 .result = "miss",
+                 .tenant = "t",
+                 .request = tracer_.Begin(),
+                 .start_unix_ns = 5'000'000,
+                 .duration_ns = 7'000});
   const std::vector<TracedItem> items{{"model_layer_3_1_k", 10, 8, 0}, {"plain key", 10, -1, -1}};
   tracer_.SetItems(true, false);
   tracer_.WriteItems(tracer_.Begin(), {.operation = "batch_get_into", .items = items});
-  tracer_.SetSampleRatio(0);
+  ASSERT_TRUE(tracer_.SetSampleRatio(0).ok());
   EXPECT_EQ(tracer_.Begin(), 0u);
 
   const std::vector<json> lines = Lines(File("t.jsonl"));
