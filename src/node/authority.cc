@@ -26,9 +26,9 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
   return kItemOk;
 }
 
-ItemCode RemoveRoute(Core& core, const KeyRef& ref) {
+ItemCode RemoveRoute(Core& core, const KeyRef& ref, uint64_t revision) {
   Superseded superseded;
-  const ItemCode code = core.routes.Remove(ref, &superseded);
+  const ItemCode code = core.routes.Remove(ref, &superseded, revision);
   if (code != kItemOk) return code;
   core.outbox.Mirror(ref, {.version = superseded.version});
   Release(core, superseded);

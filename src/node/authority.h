@@ -12,7 +12,7 @@ namespace mooncake::node {
 ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version);
 
 // Removes the route and gives its replicas back.
-ItemCode RemoveRoute(Core& core, const KeyRef& ref);
+ItemCode RemoveRoute(Core& core, const KeyRef& ref, uint64_t revision = kNewest);
 
 // Takes one replica out of the key's route, and the route with its last one. Codes as of
 // RouteTable::Check.

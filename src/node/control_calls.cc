@@ -88,6 +88,7 @@ void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishRepl
     ItemCode code = CodeOf(ErrorCode::kNotFound);
     if (auto publication = PublicationOf(core, ref, *route)) {
       publication->if_absent = request.if_absent();
+      publication->revision = request.origin().revision();
       if (request.expect_version()) publication->expected = route->version;
       code = PublishRoute(core, ref, *std::move(publication), &version);
     }
@@ -103,7 +104,8 @@ void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* 
   const auto refs = KeysOf(core, request, &keys);
   *valid = refs.has_value();
   if (!*valid) return;
-  for (const KeyRef& ref : *refs) reply->add_codes(RemoveRoute(core, ref));
+  const uint64_t revision = request.origin().revision();
+  for (const KeyRef& ref : *refs) reply->add_codes(RemoveRoute(core, ref, revision));
   reply->set_revision(core.view()->revision());
 }
 
@@ -169,7 +171,8 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
   if (!*valid) return;
   if (request.cursor() == 0) {
     const std::vector<routing::Slot> slots(request.slots().begin(), request.slots().end());
-    for (routing::Slot slot : core.routes.Fence(slots)) reply->add_served(slot);
+    const uint64_t revision = request.origin().revision();
+    for (routing::Slot slot : core.routes.Fence(slots, revision)) reply->add_served(slot);
     // Somebody knows a newer view. Or an older one: then the slots have to come back.
     core.membership.ReapplySoon();
   }

@@ -9,9 +9,12 @@ using routing::Slot;
 RouteTable::RouteTable(ExtentStore& extents)
     : extents_(extents), shards_(std::make_unique<Shard[]>(kShards)) {}
 
-ItemCode RouteTable::GateLocked(Shard& shard, Slot slot) {
-  switch (InfoOf(shard, slot).state) {
-    case SlotState::kServing: return kItemOk;
+ItemCode RouteTable::GateLocked(Shard& shard, Slot slot, uint64_t revision) {
+  const SlotInfo& info = InfoOf(shard, slot);
+  switch (info.state) {
+    case SlotState::kServing:
+      // 0: an asker without a view.
+      return revision != 0 && revision < info.since ? kItemWrongAuthority : kItemOk;
     case SlotState::kPending: return kItemRetryLater;
     case SlotState::kForeign:
     case SlotState::kLost:
@@ -69,7 +72,9 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
                              Superseded* superseded) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  if (ItemCode gate = GateLocked(shard, ref.slot(), publication.revision); gate != kItemOk) {
+    return gate;
+  }
   auto found = FindLocked(shard, ref);
   const bool present = found != shard.entries.end();
   const Version current = present ? found->second.route.version : 0;
@@ -115,10 +120,10 @@ RouteTable::PublishCounts RouteTable::publish_counts() const {
   return sum;
 }
 
-ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {
+ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded, uint64_t revision) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  if (ItemCode gate = GateLocked(shard, ref.slot(), revision); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   MoveOut(found->second, superseded);
@@ -188,15 +193,17 @@ bool RouteTable::Serves(Slot slot) const {
   return InfoOf(shard, slot).state == SlotState::kServing;
 }
 
-std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
+std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
+                                            std::vector<Slot>* lost) {
   std::vector<Slot> pending;
   std::vector<bool> wanted(routing::kSlotCount);
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
-    SlotState& state = InfoOf(shard, slot).state;
-    if (state == SlotState::kServing) continue;
-    state = SlotState::kPending;
+    SlotInfo& info = InfoOf(shard, slot);
+    if (info.state == SlotState::kServing) continue;
+    if (info.state == SlotState::kLost && lost != nullptr) lost->push_back(slot);
+    info = {SlotState::kPending, revision};
     pending.push_back(slot);
     wanted[slot] = true;
   }
@@ -231,15 +238,16 @@ void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term) {
   }
 }
 
-std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots) {
+std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots, uint64_t revision) {
   std::vector<Slot> complete;
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
-    SlotState& state = InfoOf(shard, slot).state;
-    if (state == SlotState::kForeign || state == SlotState::kFenced) continue;
-    if (state != SlotState::kPending) complete.push_back(slot);
-    state = SlotState::kFenced;
+    SlotInfo& info = InfoOf(shard, slot);
+    if (info.state == SlotState::kForeign || info.state == SlotState::kFenced) continue;
+    if (info.state != SlotState::kLost && revision < info.since) continue;
+    if (info.state != SlotState::kPending) complete.push_back(slot);
+    info.state = SlotState::kFenced;
   }
   Unpin(slots);
   return complete;
@@ -271,6 +279,20 @@ void RouteTable::Unpin(std::span<const Slot> slots) {
       entry.route.replicas.insert(entry.route.replicas.begin(), entry.local->place());
       dropped.push_back(std::move(entry.local));
     }
+  }
+}
+
+void RouteTable::DropMirrors(const std::vector<bool>& foreign, const std::vector<bool>& fenced) {
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu);
+    const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
+      const Slot slot = routing::SlotOf(entry.first);
+      const SlotState state = InfoOf(shard, slot).state;
+      return (state == SlotState::kForeign && foreign[slot]) ||
+             (state == SlotState::kFenced && fenced[slot]);
+    });
+    count_.fetch_sub(dropped, std::memory_order_relaxed);
   }
 }
 

@@ -38,6 +38,11 @@ struct Superseded {
   bool is_the_new_one = false;  // The publication itself, as the key was there (if_absent).
 };
 
+// A change that was asked for under an older view than the one that gave the slot to this node
+// may have lain in a queue for long: its asker may have had it done by another authority since,
+// and others have changed the key after that. It is answered with kItemWrongAuthority.
+inline constexpr uint64_t kNewest = ~uint64_t{0};
+
 struct Publication {
   uint64_t size = 0;
   uint64_t checksum = 0;
@@ -47,6 +52,7 @@ struct Publication {
   ExtentPin local;  // Our own extent, if one is among the replicas.
   bool if_absent = false;
   std::optional<Version> expected;  // Only if the current version is this one.
+  uint64_t revision = kNewest;      // Of the asker's view when it asked.
 };
 
 class RouteTable {
@@ -63,7 +69,7 @@ class RouteTable {
   ItemCode Publish(const KeyRef& ref, Publication publication, Version* version,
                    Superseded* superseded);
   // CodeOf(kNotFound): nothing there.
-  ItemCode Remove(const KeyRef& ref, Superseded* superseded);
+  ItemCode Remove(const KeyRef& ref, Superseded* superseded, uint64_t revision = kNewest);
   // Whether the key's route names the replica; `drop` takes it out (and the route with its last
   // replica). CodeOf(kNotFound): it does not (any more).
   ItemCode Check(const KeyRef& ref, const Place& replica, bool drop, Version* version);
@@ -74,12 +80,17 @@ class RouteTable {
   // --- Slots ------------------------------------------------------------------------------
   bool Serves(routing::Slot slot) const;
   // Any -> pending, except that serving stays. Forgets the routes of those that become pending;
-  // returns these.
-  std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots);
+  // returns these. `revision`: of the view that gives them to this node. `lost` gets those that
+  // were lost: they were exported whole, unless somebody has served them since.
+  std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots,
+                                           uint64_t revision = 0,
+                                           std::vector<routing::Slot>* lost = nullptr);
   // pending -> serving, with `term` for the versions to come.
   void EndTakeover(std::span<const routing::Slot> slots, uint64_t term);
-  // serving, lost, pending -> fenced. Returns those whose routes are complete here.
-  std::vector<routing::Slot> Fence(std::span<const routing::Slot> slots);
+  // serving, lost, pending -> fenced. Returns those whose routes are complete here. Leaves slots
+  // alone that this node has by a newer view than the asker's: its request was late.
+  std::vector<routing::Slot> Fence(std::span<const routing::Slot> slots,
+                                   uint64_t revision = kNewest);
   // serving -> lost, pending -> fenced: the view says that another node answers.
   void Lose(std::span<const routing::Slot> slots);
   // A copy from a former authority, an owner or (mirror) the current authority. Kept when newer
@@ -88,6 +99,8 @@ class RouteTable {
   void Import(const KeyRef& ref, const Route& route, bool mirror);
   // The current authority says the key is gone, as of `version`. Mirrors only.
   void ForgetMirror(const KeyRef& ref, Version version);
+  // Drops what is known of foreign and of fenced slots where nobody keeps it up to date.
+  void DropMirrors(const std::vector<bool>& foreign, const std::vector<bool>& fenced);
   // All routes of the shard's slots for which `wanted` is true. Shards: 0 .. kShards - 1.
   static constexpr size_t kShards = 256;
   std::vector<KeyedRoute> Export(size_t shard,
@@ -118,6 +131,7 @@ class RouteTable {
   using Entries = std::unordered_multimap<uint64_t, Entry, KeepHash>;
   struct SlotInfo {
     SlotState state = SlotState::kForeign;
+    uint64_t since = 0;  // Pending or served since the view of this revision.
   };
   struct Shard {
     mutable base::Mutex mu;
@@ -131,7 +145,8 @@ class RouteTable {
   static SlotInfo& InfoOf(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu) {
     return shard.slots[slot / kShards];
   }
-  static ItemCode GateLocked(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu);
+  static ItemCode GateLocked(Shard& shard, routing::Slot slot, uint64_t revision = kNewest)
+      MC_REQUIRES(shard.mu);
   static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu);
   Version NextVersion(Version above);
   // A publication may come twice (its first reply was lost): what is in use is not superseded.

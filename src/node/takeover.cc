@@ -7,7 +7,6 @@
 #include <set>
 
 #include "obs/log.h"
-#include "routing/slot_set.h"
 
 namespace mooncake::node {
 
@@ -29,9 +28,13 @@ class Takeover {
 
   void Run(const std::vector<Slot>& gained) {
     std::vector<KeyedRoute> hearsay = Mirrors(gained);
-    pending_ = core_.routes.BeginTakeover(gained);
+    const size_t known = hearsay.size();
+    std::vector<Slot> lost;
+    pending_ = core_.routes.BeginTakeover(gained, after_.revision(), &lost);
     std::vector<bool> confirmed(routing::kSlotCount);
-    PullFormer(&confirmed, &hearsay);
+    std::vector<bool> unsure(routing::kSlotCount);
+    PullFormer(&confirmed, &unsure, &hearsay);
+    TakeBack(lost, unsure, std::span(hearsay).first(known), &confirmed);
     std::vector<Slot> rest;
     for (Slot slot : pending_) {
       if (!confirmed[slot]) rest.push_back(slot);
@@ -44,7 +47,8 @@ class Takeover {
   }
 
  private:
-  // What is known of the slots as a mirror, before BeginTakeover forgets it.
+  // What is known of the slots as a mirror or from when they were ours, before BeginTakeover
+  // forgets it.
   std::vector<KeyedRoute> Mirrors(const std::vector<Slot>& slots) {
     std::vector<bool> wanted(routing::kSlotCount);
     for (Slot slot : slots) wanted[slot] = !core_.routes.Serves(slot);
@@ -151,23 +155,48 @@ class Takeover {
     }
   }
 
-  void PullFormer(std::vector<bool>* confirmed, std::vector<KeyedRoute>* hearsay) {
-    std::map<NodeIndex, std::vector<uint32_t>> served;
+  // `confirmed`: the whole truth came. `unsure`: somebody may have served the slot since we did.
+  void PullFormer(std::vector<bool>* confirmed, std::vector<bool>* unsure,
+                  std::vector<KeyedRoute>* hearsay) {
+    const std::map<NodeIndex, std::vector<Slot>> sources = Sources();
+    std::map<NodeIndex, std::vector<bool>> served;
+    for (const auto& [node, slots] : sources) served[node].resize(routing::kSlotCount);
     const std::set<NodeIndex> complete = AskPages<v1::PullRequest, v1::PullReply>(
-        MessageType::kPull, Sources(), [&](NodeIndex node, const v1::PullReply& reply) {
-          served[node].insert(served[node].end(), reply.served().begin(), reply.served().end());
+        MessageType::kPull, sources, [&](NodeIndex node, const v1::PullReply& reply) {
+          for (uint32_t slot : reply.served()) {
+            if (slot < routing::kSlotCount) served[node][slot] = true;
+          }
           ReadRoutes(reply, [&](KeyedRoute& keyed) {
-            if (LastServer(keyed.ref.slot()) == node) {
+            const Slot slot = keyed.ref.slot();
+            if (LastServer(slot) == node && served[node][slot]) {
               core_.routes.Import(keyed.ref, keyed.route, false);
             } else {
               hearsay->push_back(std::move(keyed));  // Its ref.key is set again on use.
             }
           });
         });
-    for (NodeIndex node : complete) {
-      for (uint32_t slot : served[node]) {
-        if (slot < routing::kSlotCount && LastServer(slot) == node) (*confirmed)[slot] = true;
+    for (const auto& [node, slots] : sources) {
+      const bool whole = complete.contains(node);
+      for (Slot slot : slots) {
+        (*unsure)[slot] = (*unsure)[slot] || !whole || served[node][slot];
+        if (whole && served[node][slot] && LastServer(slot) == node) (*confirmed)[slot] = true;
       }
+    }
+  }
+
+  // Slots that we had lost and that nobody has served since: what we knew is the whole truth.
+  // An inventory would not be, as removes of moments ago may not have reached all owners.
+  void TakeBack(const std::vector<Slot>& lost, const std::vector<bool>& unsure,
+                std::span<KeyedRoute> known, std::vector<bool>* confirmed) {
+    std::vector<bool> ours(routing::kSlotCount);
+    for (Slot slot : lost) {
+      ours[slot] = !unsure[slot];
+      if (ours[slot]) (*confirmed)[slot] = true;
+    }
+    for (KeyedRoute& keyed : known) {
+      if (!ours[keyed.ref.slot()]) continue;
+      keyed.ref.key = keyed.key;
+      core_.routes.Import(keyed.ref, keyed.route, false);
     }
   }
 
@@ -241,21 +270,40 @@ void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& afte
   core.metrics.GetCounter("routes_swept_total", {}).Add(changed);
 }
 
+bool IsAmong(std::span<const NodeIndex> ranks, NodeIndex node, size_t count) {
+  const auto first = ranks.first(std::min(ranks.size(), count));
+  return node != routing::kNoNode && std::find(first.begin(), first.end(), node) != first.end();
+}
+
 }  // namespace
 
 void ApplyView(Core& core, const routing::ClusterView& before, const routing::ClusterView& after) {
-  using routing::Slot;
   const NodeId self = core.membership.self();
-  std::vector<Slot> lost = core.membership.TakeLeaseLoss()
-                               ? routing::GainedSlots(*routing::EmptyView(), before, self)
-                               : routing::LostSlots(before, after, self);
-  // A slot that nobody else answers for stays here: a draining node serves reads to the end.
-  std::erase_if(lost, [&](Slot slot) { return after.Ranks(slot).empty(); });
-  if (!lost.empty()) core.routes.Lose(lost);
-  // All that are ours and not served yet: a peer may have fenced a slot that we never lost.
-  std::vector<Slot> gained = routing::GainedSlots(*routing::EmptyView(), after, self);
-  std::erase_if(gained, [&](Slot slot) { return core.routes.Serves(slot); });
-  if (!gained.empty()) Takeover(core, before, after).Run(gained);
+  const NodeIndex index_before = before.Find(self);
+  const NodeIndex index = after.Find(self);
+  const bool lease_lost = core.membership.TakeLeaseLoss();
+  std::vector<Slot> own;
+  std::vector<Slot> lost;
+  std::vector<bool> foreign(routing::kSlotCount);
+  std::vector<bool> fenced(routing::kSlotCount);
+  for (Slot slot = 0; slot < routing::kSlotCount; ++slot) {
+    const auto ranks = after.Ranks(slot);
+    foreign[slot] = !IsAmong(ranks, index, core.options.route_topk);
+    // Those not before the view after that, as a puller may still be at it.
+    fenced[slot] =
+        foreign[slot] && !IsAmong(before.Ranks(slot), index_before, core.options.route_topk);
+    // A slot that nobody else answers for stays here: a draining node serves reads to the end.
+    if (ranks.empty()) continue;
+    const bool ours = ranks[0] == index;
+    if (ours) own.push_back(slot);
+    if (!ours || lease_lost) lost.push_back(slot);
+  }
+  // By the table and not by the difference of the views: some that are served were in no view
+  // that named us, and a peer may have fenced others that we never lost.
+  core.routes.Lose(lost);
+  core.routes.DropMirrors(foreign, fenced);
+  std::erase_if(own, [&](Slot slot) { return core.routes.Serves(slot); });
+  if (!own.empty()) Takeover(core, before, after).Run(own);
   SweepRemoved(core, before, after);
 }
 

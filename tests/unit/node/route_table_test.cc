@@ -31,7 +31,7 @@ class RouteTableTest : public ::testing::Test {
 
   void Serve(std::string_view key, uint64_t term = 1) {
     const Slot slots[] = {RefOf(key).slot()};
-    table_.BeginTakeover(slots);
+    table_.BeginTakeover(slots, term);
     table_.EndTakeover(slots, term);
   }
   ItemCode Publish(std::string_view key, Publication publication, Superseded* superseded = nullptr,
@@ -233,6 +233,65 @@ TEST_F(RouteTableTest, APendingSlotIsNotCompleteForWhoeverPullsIt) {
   EXPECT_TRUE(table_.Fence(slots).empty());
   table_.EndTakeover(slots, 5);  // Too late: it was fenced.
   EXPECT_FALSE(table_.Serves(slots[0]));
+}
+
+TEST_F(RouteTableTest, AnAskerWithAnOlderViewThanOursTakesNoSlot) {
+  Serve("k", 5);
+  const Slot slots[] = {RefOf("k").slot()};
+  EXPECT_TRUE(table_.Fence(slots, 4).empty());
+  EXPECT_TRUE(table_.Serves(slots[0]));
+  EXPECT_EQ(table_.Fence(slots, 5), (std::vector<Slot>{slots[0]}));
+  EXPECT_FALSE(table_.Serves(slots[0]));
+  table_.BeginTakeover(slots, 7);
+  EXPECT_TRUE(table_.Fence(slots, 6).empty());
+  table_.EndTakeover(slots, 7);
+  EXPECT_TRUE(table_.Serves(slots[0]));
+}
+
+TEST_F(RouteTableTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {
+  Serve("k", 5);
+  Publication late = At({Remote(1)});
+  late.revision = 4;
+  EXPECT_EQ(Publish("k", late), kItemWrongAuthority);
+  ASSERT_EQ(Publish("k", At({Remote(1)})), kItemOk);
+  Superseded superseded;
+  EXPECT_EQ(table_.Remove(RefOf("k"), &superseded, 4), kItemWrongAuthority);
+  EXPECT_EQ(table_.Remove(RefOf("k"), &superseded, 5), kItemOk);
+}
+
+TEST_F(RouteTableTest, TellsWhichSlotsOfATakeoverItHadLostItself) {
+  Serve("lost");
+  Serve("fenced");
+  const Slot lost[] = {RefOf("lost").slot()};
+  const Slot fenced[] = {RefOf("fenced").slot()};
+  const Slot all[] = {lost[0], fenced[0], RefOf("foreign").slot()};
+  table_.Lose(lost);
+  table_.Fence(fenced);
+  std::vector<Slot> were_lost;
+  EXPECT_EQ(table_.BeginTakeover(all, 3, &were_lost).size(), 3u);
+  EXPECT_EQ(were_lost, (std::vector<Slot>{lost[0]}));
+}
+
+TEST_F(RouteTableTest, DropsMirrorsOfSlotsThatItIsNoRankOfAnyMore) {
+  std::vector<bool> foreign(routing::kSlotCount);
+  std::vector<bool> fenced(routing::kSlotCount);
+  for (const char* key : {"mirror", "kept", "served", "fenced"}) {
+    if (std::string_view(key) != "kept") foreign[RefOf(key).slot()] = true;
+  }
+  table_.Import(RefOf("mirror"), RouteOf(5, {Remote(1)}), true);
+  table_.Import(RefOf("kept"), RouteOf(5, {Remote(1)}), true);
+  for (const char* key : {"served", "fenced"}) {
+    Serve(key);
+    ASSERT_EQ(Publish(key, At({Remote(1)})), kItemOk);
+  }
+  const Slot slots[] = {RefOf("fenced").slot()};
+  table_.Fence(slots);
+  table_.DropMirrors(foreign, fenced);
+  EXPECT_EQ(table_.route_count(), 3u);  // A puller may still be at the fenced one.
+  fenced[slots[0]] = true;
+  table_.DropMirrors(foreign, fenced);
+  EXPECT_EQ(table_.route_count(), 2u);
+  EXPECT_EQ(Look("served"), kItemOk);
 }
 
 TEST_F(RouteTableTest, ImportKeepsTheNewestAndMergesEqualVersions) {
