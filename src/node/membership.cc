@@ -233,12 +233,25 @@ void Membership::RefreshLoop() {
   }
 }
 
+void Membership::NotePoll(uint64_t asked_ms, bool ok) {
+  if (!ok) {
+    if (outage_since_ms_ == 0) outage_since_ms_ = asked_ms;
+    return;
+  }
+  const uint64_t since_ms = std::exchange(outage_since_ms_, 0);
+  if (since_ms != 0 && asked_ms > since_ms + options_.lease_ttl_ms / 3) {
+    outage_ended_ms_ = runtime_.NowMs();
+  }
+}
+
 void Membership::RefreshOnce() {
   const uint64_t started = fetches_started_.fetch_add(1) + 1;
   const uint64_t freezes = freezes_.load();
   ReportSuspicions();
   const bool reapply = reapply_.exchange(false);
+  const uint64_t asked_ms = runtime_.NowMs();
   auto revision = metadata_.Poll();
+  NotePoll(asked_ms, revision.ok());
   Status status = Ok();
   if (!revision) {
     status = std::move(revision).error();
@@ -279,7 +292,15 @@ Status Membership::FetchView() {
     unconfirmed_.erase(lease.id);
     members_.insert_or_assign(lease.id, std::move(lease));
   }
+  const uint64_t now_ms = runtime_.NowMs();
+  // A service that was away for long lets every lease lapse: nobody could renew.
+  const bool lapsed = outage_ended_ms_ != 0 && now_ms < outage_ended_ms_ + options_.lease_ttl_ms;
   for (const NodeId& id : changes.gone) {
+    if (lapsed && members_.contains(id)) {
+      unconfirmed_.try_emplace(id, now_ms + options_.lease_ttl_ms);
+      if (id == self()) beat_->Set();
+      continue;
+    }
     unconfirmed_.erase(id);
     members_.erase(id);
   }
@@ -359,6 +380,7 @@ void Membership::ReapplySoon() {
 }
 
 void Membership::Suspect(const NodeId& id) {
+  if (view()->Find(id) == routing::kNoNode) return;  // It is out already.
   const uint64_t now_ms = runtime_.NowMs();
   base::MutexLock lock(mu_);
   if (id == record_.id || suspicions_.size() >= kSuspicionsMax) return;

@@ -107,6 +107,7 @@ class Membership {
   void RestorePolicy();
   void ForgetSuspicions();
   void RefreshOnce();
+  void NotePoll(uint64_t asked_ms, bool ok);
   Status FetchView();
   void Install(uint64_t revision);
   void ReportSuspicions();
@@ -141,6 +142,8 @@ class Membership {
   // Members that a full answer of the service left out (it came back empty), and until when
   // they may register themselves again. Likewise.
   std::map<NodeId, uint64_t> unconfirmed_;
+  uint64_t outage_since_ms_ = 0;  // The first of the polls that fail; 0: they do not. Likewise.
+  uint64_t outage_ended_ms_ = 0;  // Of the last outage that was long. Likewise.
   routing::ViewBuilder builder_;  // Likewise.
 
   mutable base::Mutex mu_;
