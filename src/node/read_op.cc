@@ -76,6 +76,7 @@ class ReadOp : public ReadPlan {
     Route route;
     int tries = 0;
     uint64_t tried_replicas = 0;  // Bit per replica of the route.
+    bool gone = true;             // All of those have gone: not merely silent, or wrong.
   };
   struct Allocation {
     std::optional<MutableBytes> memory;
@@ -107,9 +108,14 @@ class ReadOp : public ReadPlan {
       SetUnchanged(i, state_[i].route.size);
       return true;
     }
-    state_[i].tried_replicas = 0;
+    StartRoute(i);
     routed->push_back(i);
     return true;
+  }
+
+  void StartRoute(uint32_t i) {
+    state_[i].tried_replicas = 0;
+    state_[i].gone = true;
   }
 
   void SetUnchanged(uint32_t i, uint64_t size) {
@@ -242,7 +248,7 @@ class ReadOp : public ReadPlan {
         results_[i] = ReadError(code, request_.items[i], receiver.sizes[k], request_.ranged);
       } else if (receiver.routes[k]) {
         state_[i].route = *std::move(receiver.routes[k]);
-        state_[i].tried_replicas = 0;
+        StartRoute(i);
         routed->push_back(i);
       } else {
         Settle(i, receiver, k, again);
@@ -301,9 +307,11 @@ void ReadOp::ReadRouted(std::vector<uint32_t>* items) {
     for (uint32_t i : unread) {
       const std::optional<size_t> next = NextReplica(i);
       if (!next) {
-        // Every replica failed. A fresh route may name others; if not, this is the answer.
-        results_[i] = TransportError(
-            fmt::format("{}: no replica could be read", request_.items[i].ref.key.substr(0, 128)));
+        // Every replica failed. A fresh route may name others; if not, this is the answer. A dead
+        // owner's values are missed as soon as that is known here, not when its lease lapses.
+        const std::string key(request_.items[i].ref.key.substr(0, 128));
+        results_[i] =
+            state_[i].gone ? NotFound(key) : TransportError(key + ": no replica could be read");
         if (++state_[i].tries < kTriesMax) items->push_back(i);
         continue;
       }
@@ -387,6 +395,9 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
         results_[i] = request_.ranged ? request_.items[i].limit : state_[i].route.size;
         SetVersion(i, state_[i].route.version, state_[i].route.checksum);
       } else {
+        const bool wrong = calls[c].status.ok() && receivers[c]->codes[k] == kItemOk;
+        const bool silent = !calls[c].status.ok() && calls[c].failure != CallFailure::kRefused;
+        if (wrong || silent) state_[i].gone = false;
         unread->push_back(i);
       }
     }
