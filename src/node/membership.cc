@@ -283,6 +283,9 @@ Status Membership::FetchView() {
   const bool known = std::any_of(changes.leases.begin(), changes.leases.end(),
                                  [&](const LeaseRecord& lease) { return lease.id == self(); });
   if (in_force && !known) beat_->Set();
+  // Our own lease was lost and recreated, or suspected and cleared, since the last look. (Or it is
+  // we who changed it.) The heartbeat that did it may not have returned yet.
+  if (since > 0 && known) lease_was_lost_.store(true);
   if (in_force && changes.leases.empty()) {
     return MetadataError("the metadata service lost its data; registering again");
   }
@@ -434,13 +437,26 @@ void Membership::ReportSuspicions() {
 void Membership::TickLoop() {
   while (!stop_.load()) {
     tick_->WaitUntil(runtime_.NowMs() + kTickMs);
+    if (TickIsLate()) stood_still_ms_.store(runtime_.NowMs());
     if (Frozen()) {
+      lease_was_lost_.store(true);
+      reapply_.store(true);
       freezes_.fetch_add(1);
       frozen_.store(true);
       refresh_->Set();
     }
     last_tick_ms_.store(runtime_.NowMs());
   }
+}
+
+bool Membership::TickIsLate() const {
+  const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
+  return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&
+         runtime_.NowMs() > last_ms + kStillMinMs;
+}
+
+bool Membership::StoodStillSince(uint64_t since_ms) const {
+  return TickIsLate() || stood_still_ms_.load(std::memory_order_relaxed) >= since_ms;
 }
 
 bool Membership::Frozen() const {

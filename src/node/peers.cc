@@ -50,11 +50,13 @@ void Peers::CallMany(std::span<PeerCall> calls) {
   const uint64_t started_ms = runtime_.NowMs();
   transport_.CallMany(wire);
   const uint64_t elapsed_ms = runtime_.NowMs() - started_ms;
+  const bool stood_still = membership_.StoodStillSince(started_ms);
   for (size_t i = 0; i < wire.size(); ++i) {
     PeerCall& call = calls[sent[i]];
     call.status = std::move(wire[i].status);
     call.failure = wire[i].failure;
-    const bool impatient = call.failure == CallFailure::kStalled && elapsed_ms < stall_ms_ * 9 / 10;
+    const bool impatient =
+        call.failure == CallFailure::kStalled && (elapsed_ms < stall_ms_ * 9 / 10 || stood_still);
     if (call.status.ok()) {
       membership_.Trust(call.peer);
     } else if (call.failure != CallFailure::kLocal && !impatient) {
