@@ -172,7 +172,13 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
   if (request.cursor() == 0) {
     const std::vector<routing::Slot> slots(request.slots().begin(), request.slots().end());
     const uint64_t revision = request.origin().revision();
-    for (routing::Slot slot : core.routes.Fence(slots, revision)) reply->add_served(slot);
+    const Fenced fenced = core.routes.Fence(slots, revision, core.runtime.NowMs());
+    for (const Truth& truth : fenced.served) {
+      reply->add_served(truth.slot);
+      reply->add_upto(truth.upto);
+      if (truth.passed_on) reply->add_passed_on(truth.slot);
+    }
+    reply->mutable_kept()->Add(fenced.kept.begin(), fenced.kept.end());
     // Somebody knows a newer view. Or an older one: then the slots have to come back.
     core.membership.ReapplySoon();
   }

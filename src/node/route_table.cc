@@ -17,8 +17,7 @@ ItemCode RouteTable::GateLocked(Shard& shard, Slot slot, uint64_t revision) {
       return revision != 0 && revision < info.since ? kItemWrongAuthority : kItemOk;
     case SlotState::kPending: return kItemRetryLater;
     case SlotState::kForeign:
-    case SlotState::kLost:
-    case SlotState::kFenced: return kItemWrongAuthority;
+    case SlotState::kFormer: return kItemWrongAuthority;
   }
   return kItemWrongAuthority;
 }
@@ -194,7 +193,7 @@ bool RouteTable::Serves(Slot slot) const {
 }
 
 std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
-                                            std::vector<Slot>* lost) {
+                                            std::vector<Truth>* known) {
   std::vector<Slot> pending;
   std::vector<bool> wanted(routing::kSlotCount);
   for (Slot slot : slots) {
@@ -202,8 +201,10 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
     base::MutexLock lock(shard.mu);
     SlotInfo& info = InfoOf(shard, slot);
     if (info.state == SlotState::kServing) continue;
-    if (info.state == SlotState::kLost && lost != nullptr) lost->push_back(slot);
-    info = {SlotState::kPending, revision};
+    if (info.state == SlotState::kFormer && known != nullptr) {
+      known->push_back({slot, info.since, info.passed_on_s != 0});
+    }
+    info = {.state = SlotState::kPending, .since = revision};
     pending.push_back(slot);
     wanted[slot] = true;
   }
@@ -238,28 +239,51 @@ void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term) {
   }
 }
 
-std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots, uint64_t revision) {
-  std::vector<Slot> complete;
+void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
     SlotInfo& info = InfoOf(shard, slot);
-    if (info.state == SlotState::kForeign || info.state == SlotState::kFenced) continue;
-    if (info.state != SlotState::kLost && revision < info.since) continue;
-    if (info.state != SlotState::kPending) complete.push_back(slot);
-    info.state = SlotState::kFenced;
+    if (info.state == SlotState::kPending) info = {};
   }
   Unpin(slots);
-  return complete;
+}
+
+void RouteTable::StopServingLocked(SlotInfo& info) {
+  if (info.state == SlotState::kServing) {
+    // All versions of the slot so far were drawn under its lock.
+    info = {.state = SlotState::kFormer, .since = last_version_.load(std::memory_order_relaxed)};
+  } else if (info.state == SlotState::kPending) {
+    info = {};
+  }
+}
+
+Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_t now_ms) {
+  const auto now_s = static_cast<uint32_t>(now_ms / 1'000 + 1);
+  Fenced fenced;
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu);
+    SlotInfo& info = InfoOf(shard, slot);
+    const bool ours = info.state == SlotState::kServing || info.state == SlotState::kPending;
+    if (ours && revision < info.since) {
+      fenced.kept.push_back(slot);
+      continue;
+    }
+    StopServingLocked(info);
+    if (info.state != SlotState::kFormer) continue;
+    fenced.served.push_back({slot, info.since, info.passed_on_s != 0});
+    if (info.passed_on_s == 0) info.passed_on_s = now_s;
+  }
+  Unpin(slots);
+  return fenced;
 }
 
 void RouteTable::Lose(std::span<const Slot> slots) {
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
-    SlotState& state = InfoOf(shard, slot).state;
-    if (state == SlotState::kServing) state = SlotState::kLost;
-    if (state == SlotState::kPending) state = SlotState::kFenced;
+    StopServingLocked(InfoOf(shard, slot));
   }
   Unpin(slots);
 }
@@ -282,15 +306,25 @@ void RouteTable::Unpin(std::span<const Slot> slots) {
   }
 }
 
-void RouteTable::DropMirrors(const std::vector<bool>& foreign, const std::vector<bool>& fenced) {
+void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms) {
   for (size_t i = 0; i < kShards; ++i) {
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
+    std::array<bool, routing::kSlotCount / kShards> drop{};
+    for (size_t k = 0; k < drop.size(); ++k) {
+      SlotInfo& info = shard.slots[k];
+      const size_t slot = k * kShards + i;
+      drop[k] = (info.state == SlotState::kForeign && foreign[slot]) ||
+                (info.state == SlotState::kFormer && foreign[slot] && info.passed_on_s != 0 &&
+                 info.passed_on_s * uint64_t{1'000} + kPassedOnMs < now_ms);
+      if (drop[k]) info = {};
+    }
     const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
       const Slot slot = routing::SlotOf(entry.first);
-      const SlotState state = InfoOf(shard, slot).state;
-      return (state == SlotState::kForeign && foreign[slot]) ||
-             (state == SlotState::kFenced && fenced[slot]);
+      const SlotInfo& info = shard.slots[slot / kShards];
+      const bool mirrored =
+          info.state == SlotState::kFormer && entry.second.route.version > info.since;
+      return drop[slot / kShards] || (mirrored && foreign[slot]);
     });
     count_.fetch_sub(dropped, std::memory_order_relaxed);
   }
@@ -305,7 +339,7 @@ void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   const SlotState state = InfoOf(shard, ref.slot()).state;
-  const bool mirrored = state == SlotState::kForeign || state == SlotState::kFenced;
+  const bool mirrored = state == SlotState::kForeign || state == SlotState::kFormer;
   if (mirror ? !mirrored : state != SlotState::kPending) return;
   auto found = FindLocked(shard, ref);
   if (found != shard.entries.end() && found->second.route.version > route.version) return;
@@ -338,7 +372,7 @@ void RouteTable::ForgetMirror(const KeyRef& ref, Version version) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   const SlotState state = InfoOf(shard, ref.slot()).state;
-  if (state != SlotState::kForeign && state != SlotState::kFenced) return;
+  if (state != SlotState::kForeign && state != SlotState::kFormer) return;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end() || found->second.route.version > version) return;
   dropped = std::move(found->second.local);

@@ -8,9 +8,8 @@
 //   foreign   another node's; routes kept here are mirrors,
 //   pending   being taken over: routes are merged in, requests are told to retry soon,
 //   serving   answered here,
-//   lost      was serving until a view said otherwise: what is here is the whole truth as of
-//             then, for the next authority to ask for,
-//   fenced    was serving, lost or pending; a newer authority has asked for it.
+//   former    was served here until a view said otherwise or a newer authority asked for it. What
+//             is here is the whole truth as of then: see Truth.
 // A slot that comes back, from whatever state, is taken over anew: another authority may have
 // changed it in between, also one that could not ask.
 //
@@ -55,6 +54,19 @@ struct Publication {
   uint64_t revision = kNewest;      // Of the asker's view when it asked.
 };
 
+// What a node knows of a slot that it has served: every route as of the version `upto`. A route
+// of that version or an older one that it does not name was removed or overwritten.
+struct Truth {
+  routing::Slot slot = 0;
+  Version upto = 0;
+  bool passed_on = false;  // Another authority has asked for it, and may know more by now.
+};
+
+struct Fenced {
+  std::vector<Truth> served;
+  std::vector<routing::Slot> kept;  // Ours by a newer view than the asker's.
+};
+
 class RouteTable {
  public:
   explicit RouteTable(ExtentStore& extents);
@@ -80,27 +92,32 @@ class RouteTable {
   // --- Slots ------------------------------------------------------------------------------
   bool Serves(routing::Slot slot) const;
   // Any -> pending, except that serving stays. Forgets the routes of those that become pending;
-  // returns these. `revision`: of the view that gives them to this node. `lost` gets those that
-  // were lost: they were exported whole, unless somebody has served them since.
+  // returns these. `revision`: of the view that gives them to this node. `known` gets what this
+  // node still knew of them; their routes are to be exported before.
   std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots,
                                            uint64_t revision = 0,
-                                           std::vector<routing::Slot>* lost = nullptr);
+                                           std::vector<Truth>* known = nullptr);
   // pending -> serving, with `term` for the versions to come.
   void EndTakeover(std::span<const routing::Slot> slots, uint64_t term);
-  // serving, lost, pending -> fenced. Returns those whose routes are complete here. Leaves slots
-  // alone that this node has by a newer view than the asker's: its request was late.
-  std::vector<routing::Slot> Fence(std::span<const routing::Slot> slots,
-                                   uint64_t revision = kNewest);
-  // serving -> lost, pending -> fenced: the view says that another node answers.
+  // pending -> foreign: another node has them, by a newer view.
+  void AbandonTakeover(std::span<const routing::Slot> slots);
+  // A newer authority asks: serving -> former, pending -> foreign. Leaves slots alone that this
+  // node has by a newer view than the asker's: its request was late, or it is behind.
+  Fenced Fence(std::span<const routing::Slot> slots, uint64_t revision = kNewest,
+               uint64_t now_ms = 0);
+  // The view says that another node answers: likewise.
   void Lose(std::span<const routing::Slot> slots);
   // A copy from a former authority, an owner or (mirror) the current authority. Kept when newer
   // than what is known; same version: replicas are merged. `mirror` only touches slots
-  // that are neither served, pending nor lost.
+  // that are neither served nor pending, the others only pending ones.
   void Import(const KeyRef& ref, const Route& route, bool mirror);
   // The current authority says the key is gone, as of `version`. Mirrors only.
   void ForgetMirror(const KeyRef& ref, Version version);
-  // Drops what is known of foreign and of fenced slots where nobody keeps it up to date.
-  void DropMirrors(const std::vector<bool>& foreign, const std::vector<bool>& fenced);
+  // Drops what is known of foreign slots that are in `foreign`, where nobody keeps it up to date,
+  // and, of former ones there, what came after their end; and all of those that were passed on so
+  // long ago that whoever asked has them or will not have them.
+  static constexpr uint64_t kPassedOnMs = 60'000;
+  void DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms);
   // All routes of the shard's slots for which `wanted` is true. Shards: 0 .. kShards - 1.
   static constexpr size_t kShards = 256;
   std::vector<KeyedRoute> Export(size_t shard,
@@ -118,7 +135,7 @@ class RouteTable {
   PublishCounts publish_counts() const;
 
  private:
-  enum class SlotState : uint8_t { kForeign, kPending, kServing, kLost, kFenced };
+  enum class SlotState : uint8_t { kForeign, kPending, kServing, kFormer };
   struct Entry {
     Route route;  // Replicas of other owners only; ours is `local`.
     ExtentPin local;
@@ -131,7 +148,8 @@ class RouteTable {
   using Entries = std::unordered_multimap<uint64_t, Entry, KeepHash>;
   struct SlotInfo {
     SlotState state = SlotState::kForeign;
-    uint64_t since = 0;  // Pending or served since the view of this revision.
+    uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
+    uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
   };
   struct Shard {
     mutable base::Mutex mu;
@@ -152,6 +170,7 @@ class RouteTable {
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
   static void MoveOut(Entry& entry, Superseded* superseded);
+  void StopServingLocked(SlotInfo& info);
   // What is no more served pins no bytes: our own replicas become places like all others.
   void Unpin(std::span<const routing::Slot> slots);
   void AdoptLocalLocked(Entry& entry, const Place& place);
