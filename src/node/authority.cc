@@ -51,6 +51,27 @@ uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope) {
   });
 }
 
+namespace {
+
+bool ServesItsSlots(Core& core, const routing::ClusterView& view) {
+  const routing::NodeIndex self = view.Find(core.membership.self());
+  for (routing::Slot slot = 0; slot < routing::kSlotCount; ++slot) {
+    const auto ranks = view.Ranks(slot);
+    if (!ranks.empty() && ranks[0] == self && !core.routes.Serves(slot)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+uint64_t RemoveScopeHere(Core& core, ScopeIndex scope, uint64_t* removed) {
+  const ViewPtr view = core.view();
+  const bool ready = ServesItsSlots(core, *view);
+  *removed += RemoveScopeRoutes(core, scope);
+  const bool stayed = ServesItsSlots(core, *view) && core.view()->revision() == view->revision();
+  return ready && stayed ? view->revision() : 0;
+}
+
 std::optional<Publication> PublicationOf(Core& core, const KeyRef& ref, const Route& route) {
   Publication publication;
   publication.size = route.size;

@@ -114,7 +114,9 @@ void ServeRemoveAll(Core& core, const v1::RemoveAllRequest& request, v1::RemoveA
   const auto scope = core.scopes.Intern(ReadScope(request.scope()));
   *valid = scope.has_value();
   if (!*valid) return;
-  reply->set_removed(RemoveScopeRoutes(core, scope->index));
+  uint64_t removed = 0;
+  reply->set_revision(RemoveScopeHere(core, scope->index, &removed));
+  reply->set_removed(removed);
 }
 
 void ServeNotice(Core& core, const v1::NoticeRequest& request, v1::NoticeReply* reply,

@@ -46,6 +46,8 @@ class MessageCall : public ServerCall {
     const bool late = owns_sequence_ && deadline_ms_ != 0 && core_.runtime.NowMs() >= deadline_ms_;
     if (verdict_ == DedupTable::Verdict::kNew && !late) {
       if (!serve_(core_, request_, may_block, &out)) return false;
+    } else if constexpr (requires { out.set_still_running(true); }) {
+      out.set_still_running(true);
     }  // Still running, or late: an empty reply, which the asker takes as "retry".
     reply.message = out.SerializeAsString();
     if (owns_sequence_) {

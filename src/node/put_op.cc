@@ -126,7 +126,7 @@ class PutOp {
     }
     const uint64_t largest = core_.extents.LargestSegment();
     while (true) {
-      const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
+      std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
       std::vector<uint32_t> again = Send(groups, placed);
       std::vector<bool> grouped(items_.size());
       for (const AuthorityGroup& group : groups) {
@@ -156,8 +156,7 @@ class PutOp {
   }
 
   // Returns the items to try again; those without room at their authority go to `placed`.
-  std::vector<uint32_t> Send(const std::vector<AuthorityGroup>& groups,
-                             std::vector<uint32_t>* placed) {
+  std::vector<uint32_t> Send(std::vector<AuthorityGroup>& groups, std::vector<uint32_t>* placed) {
     std::vector<std::unique_ptr<FusedPut>> puts;
     std::vector<PeerCall> calls(groups.size());
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -167,7 +166,7 @@ class PutOp {
       calls[g].peer = peer.lease.id;
       calls[g].endpoint = peer.lease.endpoint;
       calls[g].type = MessageType::kPut;
-      calls[g].message = Message(groups[g].items);
+      calls[g].message = Message(groups[g]);
       calls[g].payload = puts[g]->plan.Seal();
       calls[g].deadline_ms = options_.deadline_ms;
       calls[g].observer = puts[g].get();
@@ -180,9 +179,10 @@ class PutOp {
     return again;
   }
 
-  std::string Message(const std::vector<uint32_t>& items) {
+  std::string Message(AuthorityGroup& group) {
+    const std::vector<uint32_t>& items = group.items;
     v1::PutRequest message;
-    core_.peers.FillOrigin(true, message.mutable_origin());
+    rounds_.FillChange(group, message.mutable_origin());
     WriteScope(core_.scopes.ScopeOf(items_[items[0]].ref.scope), message.mutable_scope());
     message.set_if_absent(options_.if_absent);
     message.set_soft_pin(soft_pin());
@@ -198,11 +198,15 @@ class PutOp {
              std::vector<uint32_t>* placed, std::vector<uint32_t>* again) {
     if (!call.status.ok()) {
       rounds_.NotePeerFailed(call.peer, call.status.error());
+      rounds_.NoteUnanswered(group);
       again->insert(again->end(), group.items.begin(), group.items.end());
       return;
     }
     const bool whole = reply.codes_size() == static_cast<int>(group.items.size());
-    if (!whole) rounds_.NoteMalformed(call.peer);
+    if (!whole) {
+      rounds_.NoteMalformed(call.peer);
+      rounds_.NoteUnanswered(group);
+    }
     for (size_t k = 0; k < group.items.size(); ++k) {
       const uint32_t i = group.items[k];
       const ItemCode code = whole ? reply.codes(static_cast<int>(k)) : kItemRetryLater;

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "node/authority.h"
 #include "node/control_calls.h"
+#include "node/query_op.h"
 #include "node/wire.h"
 #include "support/test_cluster.h"
 
@@ -240,6 +242,30 @@ TEST(Takeover, AnAuthorityOfAnOlderViewLeavesTheSlotsToTheNewerOne) {
     EXPECT_EQ(reply.served_size(), 0);
     EXPECT_TRUE(a.core().routes.Serves(slots[0]));
     EXPECT_EQ(b.Get(key).value_or(""), "v");
+  });
+}
+
+TEST(RemoveScope, WaitsForSlotsThatNobodyServesAtTheMoment) {
+  Simulated(35, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    const auto keys = Keys(40);
+    PutAll(a, keys);
+    const std::string moving = TestCluster::KeyAt(a, "b:1", 3);
+    const routing::Slot slots[] = {a.Ref(moving).slot()};
+    b.core().routes.Lose(slots);
+    uint64_t removed = 0;
+    EXPECT_EQ(RemoveScopeHere(b.core(), b.Ref("k").scope, &removed), 0u);
+    auto late = cluster.runtime().Spawn("late", [&] {
+      cluster.runtime().SleepMs(700);
+      b.core().membership.ReapplySoon();  // Takes it back.
+    });
+    const uint64_t start_ms = cluster.runtime().NowMs();
+    const auto rest = RemoveScope(a.core(), {}, a.Deadline());
+    ASSERT_TRUE(rest.ok()) << rest.error().ToString();
+    EXPECT_EQ(*rest + removed, keys.size());
+    EXPECT_GE(cluster.runtime().NowMs() - start_ms, 700u);
+    late->Join();
   });
 }
 
