@@ -145,12 +145,12 @@ class PutOp {
     for (uint32_t i : pending) statuses_[i] = rounds_.last_error();
   }
 
-  // Items that this node answers for but cannot store go to other owners.
+  // Items that this node answers for (by now: it may have been taking their slots over) but cannot
+  // store go to other owners.
   void SpillOwn(uint64_t largest, std::vector<uint32_t>* again, std::vector<uint32_t>* placed) {
     std::erase_if(*again, [&](uint32_t i) {
       if (!core_.routes.Serves(items_[i].ref.slot())) return false;
-      (void)largest;
-      placed->push_back(i);
+      if (!PutHere(i, largest)) placed->push_back(i);
       return true;
     });
   }
