@@ -26,9 +26,9 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
   return kItemOk;
 }
 
-ItemCode RemoveRoute(Core& core, const KeyRef& ref) {
+ItemCode RemoveRoute(Core& core, const KeyRef& ref, uint64_t revision) {
   Superseded superseded;
-  const ItemCode code = core.routes.Remove(ref, &superseded);
+  const ItemCode code = core.routes.Remove(ref, &superseded, revision);
   if (code != kItemOk) return code;
   core.outbox.Mirror(ref, {.version = superseded.version});
   Release(core, superseded);
@@ -49,6 +49,27 @@ uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope) {
     core.outbox.Mirror(ref, {.version = superseded.version});
     Release(core, superseded);
   });
+}
+
+namespace {
+
+bool ServesItsSlots(Core& core, const routing::ClusterView& view) {
+  const routing::NodeIndex self = view.Find(core.membership.self());
+  for (routing::Slot slot = 0; slot < routing::kSlotCount; ++slot) {
+    const auto ranks = view.Ranks(slot);
+    if (!ranks.empty() && ranks[0] == self && !core.routes.Serves(slot)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+uint64_t RemoveScopeHere(Core& core, ScopeIndex scope, uint64_t* removed) {
+  const ViewPtr view = core.view();
+  const bool ready = ServesItsSlots(core, *view);
+  *removed += RemoveScopeRoutes(core, scope);
+  const bool stayed = ServesItsSlots(core, *view) && core.view()->revision() == view->revision();
+  return ready && stayed ? view->revision() : 0;
 }
 
 std::optional<Publication> PublicationOf(Core& core, const KeyRef& ref, const Route& route) {

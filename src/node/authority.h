@@ -12,7 +12,7 @@ namespace mooncake::node {
 ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version);
 
 // Removes the route and gives its replicas back.
-ItemCode RemoveRoute(Core& core, const KeyRef& ref);
+ItemCode RemoveRoute(Core& core, const KeyRef& ref, uint64_t revision = kNewest);
 
 // Takes one replica out of the key's route, and the route with its last one. Codes as of
 // RouteTable::Check.
@@ -20,6 +20,9 @@ ItemCode DropReplica(Core& core, const KeyRef& ref, const Place& replica, Versio
 
 // Removes all routes of a scope that this node serves; returns how many.
 uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope);
+// The same; adds how many. Returns the revision of the view by which this node served all of its
+// slots from the beginning to the end; 0: there was none, so routes may have been left out.
+uint64_t RemoveScopeHere(Core& core, ScopeIndex scope, uint64_t* removed);
 
 // Turns a route from the wire into a publication: finds our own extent among the replicas.
 // nullopt: it names an extent of ours that does not exist or belongs to another key.

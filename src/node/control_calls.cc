@@ -86,6 +86,7 @@ void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishRepl
     ItemCode code = CodeOf(ErrorCode::kNotFound);
     if (auto publication = PublicationOf(core, ref, *route)) {
       publication->if_absent = request.if_absent();
+      publication->revision = request.origin().revision();
       if (request.expect_version()) publication->expected = route->version;
       code = PublishRoute(core, ref, *std::move(publication), &version);
     }
@@ -101,7 +102,8 @@ void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* 
   const auto refs = KeysOf(core, request, &keys);
   *valid = refs.has_value();
   if (!*valid) return;
-  for (const KeyRef& ref : *refs) reply->add_codes(RemoveRoute(core, ref));
+  const uint64_t revision = request.origin().revision();
+  for (const KeyRef& ref : *refs) reply->add_codes(RemoveRoute(core, ref, revision));
   reply->set_revision(core.view()->revision());
 }
 
@@ -110,7 +112,9 @@ void ServeRemoveAll(Core& core, const v1::RemoveAllRequest& request, v1::RemoveA
   const auto scope = core.scopes.Intern(ReadScope(request.scope()));
   *valid = scope.has_value();
   if (!*valid) return;
-  reply->set_removed(RemoveScopeRoutes(core, scope->index));
+  uint64_t removed = 0;
+  reply->set_revision(RemoveScopeHere(core, scope->index, &removed));
+  reply->set_removed(removed);
 }
 
 void ServeNotice(Core& core, const v1::NoticeRequest& request, v1::NoticeReply* reply,
@@ -167,7 +171,14 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
   if (!*valid) return;
   if (request.cursor() == 0) {
     const std::vector<routing::Slot> slots(request.slots().begin(), request.slots().end());
-    for (routing::Slot slot : core.routes.Fence(slots)) reply->add_served(slot);
+    const uint64_t revision = request.origin().revision();
+    const Fenced fenced = core.routes.Fence(slots, revision, core.runtime.NowMs());
+    for (const Truth& truth : fenced.served) {
+      reply->add_served(truth.slot);
+      reply->add_upto(truth.upto);
+      if (truth.passed_on) reply->add_passed_on(truth.slot);
+    }
+    reply->mutable_kept()->Add(fenced.kept.begin(), fenced.kept.end());
     // Somebody knows a newer view. Or an older one: then the slots have to come back.
     core.membership.ReapplySoon();
   }

@@ -62,13 +62,15 @@ class IngestCall : public ServerCall {
       reply.message = remembered_;
       return true;
     }
-    const bool running = verdict_ == DedupTable::Verdict::kRunning;
+    // Still running: an empty reply, which the asker takes as "the same again".
+    if (verdict_ == DedupTable::Verdict::kRunning) return true;
+    // Its caller has been told that it failed; it must not come over a later put.
+    const bool late = deadline_ms_ != 0 && core_.runtime.NowMs() >= deadline_ms_;
     for (size_t i = 0; i < items_.size(); ++i) {
-      if (running) items_[i].code = kItemRetryLater;
+      if (late) items_[i].code = kItemRetryLater;
       if (items_[i].pin) items_[i].pin->SetChecksum(LoadChecksum(&trailer_[i * kChecksumBytes]));
     }
     reply.message = Finish();
-    if (running) return true;
     core_.dedup.Finish(origin_, sequence_, reply.message);
     owns_sequence_ = false;
     return true;
@@ -169,6 +171,7 @@ class PutCall : public IngestCall {
         publication.soft_pin = soft_pin_;
         publication.local = item.pin;
         publication.if_absent = message_.if_absent();
+        publication.revision = message_.origin().revision();
         Version version = 0;
         item.code = PublishRoute(core_, item.ref, std::move(publication), &version);
         if (item.code == kItemOk) item.pin = {};

@@ -234,13 +234,26 @@ void Membership::RefreshLoop() {
   }
 }
 
+void Membership::NotePoll(uint64_t asked_ms, bool ok) {
+  if (!ok) {
+    if (outage_since_ms_ == 0) outage_since_ms_ = asked_ms;
+    return;
+  }
+  const uint64_t since_ms = std::exchange(outage_since_ms_, 0);
+  if (since_ms != 0 && asked_ms > since_ms + options_.lease_ttl_ms / 3) {
+    outage_ended_ms_ = runtime_.NowMs();
+  }
+}
+
 void Membership::RefreshOnce() {
   const uint64_t started = fetches_started_.fetch_add(1) + 1;
   const uint64_t started_ns = runtime_.NowNs();
   const uint64_t freezes = freezes_.load();
   ReportSuspicions();
   const bool reapply = reapply_.exchange(false);
+  const uint64_t asked_ms = runtime_.NowMs();
   auto revision = metadata_.Poll();
+  NotePoll(asked_ms, revision.ok());
   Status status = Ok();
   if (!revision) {
     status = std::move(revision).error();
@@ -274,6 +287,9 @@ Status Membership::FetchView() {
   const bool known = std::any_of(changes.leases.begin(), changes.leases.end(),
                                  [&](const LeaseRecord& lease) { return lease.id == self(); });
   if (in_force && !known) beat_->Set();
+  // Our own lease was lost and recreated, or suspected and cleared, since the last look. (Or it is
+  // we who changed it.) The heartbeat that did it may not have returned yet.
+  if (since > 0 && known) lease_was_lost_.store(true);
   if (in_force && changes.leases.empty()) {
     return MetadataError("the metadata service lost its data; registering again");
   }
@@ -283,7 +299,15 @@ Status Membership::FetchView() {
     unconfirmed_.erase(lease.id);
     members_.insert_or_assign(lease.id, std::move(lease));
   }
+  const uint64_t now_ms = runtime_.NowMs();
+  // A service that was away for long lets every lease lapse: nobody could renew.
+  const bool lapsed = outage_ended_ms_ != 0 && now_ms < outage_ended_ms_ + options_.lease_ttl_ms;
   for (const NodeId& id : changes.gone) {
+    if (lapsed && members_.contains(id)) {
+      unconfirmed_.try_emplace(id, now_ms + options_.lease_ttl_ms);
+      if (id == self()) beat_->Set();
+      continue;
+    }
     unconfirmed_.erase(id);
     members_.erase(id);
   }
@@ -363,6 +387,7 @@ void Membership::ReapplySoon() {
 }
 
 void Membership::Suspect(const NodeId& id) {
+  if (view()->Find(id) == routing::kNoNode) return;  // It is out already.
   const uint64_t now_ms = runtime_.NowMs();
   base::MutexLock lock(mu_);
   if (id == record_.id || suspicions_.size() >= kSuspicionsMax) return;
@@ -416,13 +441,26 @@ void Membership::ReportSuspicions() {
 void Membership::TickLoop() {
   while (!stop_.load()) {
     tick_->WaitUntil(runtime_.NowMs() + kTickMs);
+    if (TickIsLate()) stood_still_ms_.store(runtime_.NowMs());
     if (Frozen()) {
+      lease_was_lost_.store(true);
+      reapply_.store(true);
       freezes_.fetch_add(1);
       frozen_.store(true);
       refresh_->Set();
     }
     last_tick_ms_.store(runtime_.NowMs());
   }
+}
+
+bool Membership::TickIsLate() const {
+  const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
+  return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&
+         runtime_.NowMs() > last_ms + kStillMinMs;
+}
+
+bool Membership::StoodStillSince(uint64_t since_ms) const {
+  return TickIsLate() || stood_still_ms_.load(std::memory_order_relaxed) >= since_ms;
 }
 
 bool Membership::Frozen() const {

@@ -87,6 +87,9 @@ class Membership {
   // lease may have lapsed and its slots moved; until a fresh look at the membership it must not
   // answer for them. Not the same as a metadata service that is away: then nothing moves.
   bool Frozen() const;
+  // Whether this process stood still, if only for a moment, after `since_ms`: a peer's silence
+  // since then says nothing of the peer.
+  bool StoodStillSince(uint64_t since_ms) const;
   // Waits for that look if needed, at most until `deadline_ms`. Cheap when not frozen.
   void AwaitThaw(uint64_t deadline_ms);
   NodeState state() const { return state_.load(std::memory_order_relaxed); }
@@ -110,10 +113,12 @@ class Membership {
   void RestorePolicy();
   void ForgetSuspicions();
   void RefreshOnce();
+  void NotePoll(uint64_t asked_ms, bool ok);
   Status FetchView();
   void Install(uint64_t revision);
   void ReportSuspicions();
   void TickLoop();
+  bool TickIsLate() const;
   void KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous);
   void DropUnconfirmed();
   void NoteHeartbeat(const Status& status);
@@ -131,9 +136,10 @@ class Membership {
   std::atomic<ViewPtr> view_;
   std::atomic<uint64_t> fetches_started_{0};
   std::atomic<uint64_t> fetches_done_{0};
-  std::atomic<uint64_t> last_tick_ms_{0};  // Of the ticker; old: the process stood still.
-  std::atomic<uint64_t> freezes_{0};       // How often it did.
-  std::atomic<bool> frozen_{false};        // It did, and has not looked again since.
+  std::atomic<uint64_t> last_tick_ms_{0};    // Of the ticker; old: the process stood still.
+  std::atomic<uint64_t> stood_still_ms_{0};  // When the ticker last came late.
+  std::atomic<uint64_t> freezes_{0};         // How often it did.
+  std::atomic<bool> frozen_{false};          // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<uint64_t> lease_confirmed_ms_{0};  // When the last renewal that succeeded began.
   std::atomic<int> suspect_count_{0};
@@ -145,6 +151,8 @@ class Membership {
   // Members that a full answer of the service left out (it came back empty), and until when
   // they may register themselves again. Likewise.
   std::map<NodeId, uint64_t> unconfirmed_;
+  uint64_t outage_since_ms_ = 0;  // The first of the polls that fail; 0: they do not. Likewise.
+  uint64_t outage_ended_ms_ = 0;  // Of the last outage that was long. Likewise.
   routing::ViewBuilder builder_;  // Likewise.
 
   mutable base::Mutex mu_;

@@ -81,8 +81,6 @@ class Node {
   Result<NodeId> PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms);
   // Brings the lease's idea of the segments up to date with the store's.
   Status PublishSegments();
-  // One pass of what otherwise runs every few seconds.
-  void ReconcileNow() { reconciler_->RunOnce(); }
 
  private:
   Status Open();

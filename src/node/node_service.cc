@@ -28,6 +28,7 @@ class MessageCall : public ServerCall {
     const v1::Origin& origin = request_.origin();
     if (!core_.membership.IsAddressee(origin.addressee())) return false;
     if (origin.revision() > core_.view()->revision()) core_.membership.RefreshSoon();
+    deadline_ms_ = request.deadline_ms;
     verdict_ = core_.dedup.Begin(origin.node(), origin.sequence(), &remembered_);
     owns_sequence_ = verdict_ == DedupTable::Verdict::kNew && origin.sequence() != 0;
     return true;
@@ -42,9 +43,13 @@ class MessageCall : public ServerCall {
       return true;
     }
     Reply_ out;
-    if (verdict_ == DedupTable::Verdict::kNew) {
+    // A change whose caller has been told that it failed must not come over a later one.
+    const bool late = owns_sequence_ && deadline_ms_ != 0 && core_.runtime.NowMs() >= deadline_ms_;
+    if (verdict_ == DedupTable::Verdict::kNew && !late) {
       if (!serve_(core_, request_, may_block, &out)) return false;
-    }  // Still running: an empty reply, which the asker takes as "retry".
+    } else if constexpr (requires { out.set_still_running(true); }) {
+      out.set_still_running(true);
+    }  // Still running, or late: an empty reply, which the asker takes as "retry".
     reply.message = out.SerializeAsString();
     if (owns_sequence_) {
       core_.dedup.Finish(request_.origin().node(), request_.origin().sequence(), reply.message);
@@ -57,6 +62,7 @@ class MessageCall : public ServerCall {
   Core& core_;
   Function serve_;
   Request request_;
+  uint64_t deadline_ms_ = 0;
   DedupTable::Verdict verdict_ = DedupTable::Verdict::kNew;
   bool owns_sequence_ = false;
   std::string remembered_;

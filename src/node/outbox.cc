@@ -8,6 +8,14 @@ namespace {
 constexpr uint64_t kSendTimeoutMs = 5'000;
 constexpr uint64_t kIdleWaitMs = 1'000;
 constexpr uint64_t kCoalesceMs = 2;
+
+// Whether a later incarnation of the node is there: the named one will not come back.
+bool IsSucceeded(const routing::ClusterView& view, const std::string& name) {
+  const Result<NodeId> id = ParseNodeName(name);
+  if (!id) return true;
+  const routing::NodeIndex heir = view.FindStable(id->stable_id);
+  return heir != routing::kNoNode && view.node(heir).lease.id.epoch > id->epoch;
+}
 }  // namespace
 
 Outbox::Outbox(Runtime& runtime, Metrics& metrics)
@@ -94,7 +102,8 @@ void Outbox::Loop() {
       std::swap(queues, queues_);
     }
     const size_t count = queues.size;
-    if (count > 0) Send(queues);
+    TakeDue(&queues);
+    Send(queues);
     handled_.fetch_add(count);
     sent_->Set();
   }
@@ -110,17 +119,23 @@ void Outbox::SendNotices(const routing::ClusterView& view,
                          const std::map<NameIndex, std::vector<Notice>>& notices) {
   std::vector<const routing::ViewNode*> peers;
   std::vector<v1::NoticeRequest> requests;
+  std::vector<std::pair<NameIndex, std::span<const Notice>>> sent;
   for (const auto& [owner, list] : notices) {
     const std::string name = core_->names.NameOf(owner);
     const routing::NodeIndex index = view.FindName(name);
-    if (index == routing::kNoNode) continue;  // Gone, and its space with it.
+    if (index == routing::kNoNode) {
+      // It has just joined, or it lost its lease and may come back; or its space has gone with it.
+      if (!IsSucceeded(view, name)) TryLater(owner, list);
+      continue;
+    }
     for (size_t begin = 0; begin < list.size(); begin += kBatchMax) {
       peers.push_back(&view.node(index));
       v1::NoticeRequest& request = requests.emplace_back();
       core_->peers.FillOrigin(false, request.mutable_origin());
       request.set_owner(name);
-      for (size_t i = begin; i < std::min(list.size(), begin + kBatchMax); ++i) {
-        const Notice& notice = list[i];
+      const size_t end = std::min(list.size(), begin + kBatchMax);
+      sent.emplace_back(owner, std::span(list).subspan(begin, end - begin));
+      for (const Notice& notice : sent.back().second) {
         const bool live = notice.version != 0;
         if (live) request.add_versions(notice.version);
         WritePlace(notice.place, core_->names,
@@ -128,22 +143,34 @@ void Outbox::SendNotices(const routing::ClusterView& view,
       }
     }
   }
-  for (int attempt = 0; attempt < kTriesMax && !peers.empty(); ++attempt) {
-    auto replies = core_->peers.AskMany<v1::NoticeReply, v1::NoticeRequest>(
-        peers, MessageType::kNotice, requests, runtime_.NowMs() + kSendTimeoutMs);
-    size_t kept = 0;
-    for (size_t i = 0; i < replies.size(); ++i) {
-      if (replies[i].ok()) continue;
-      peers[kept] = peers[i];
-      if (kept != i) requests[kept] = std::move(requests[i]);
-      ++kept;
+  if (peers.empty()) return;
+  auto replies = core_->peers.AskMany<v1::NoticeReply, v1::NoticeRequest>(
+      peers, MessageType::kNotice, requests, runtime_.NowMs() + kSendTimeoutMs);
+  for (size_t i = 0; i < replies.size(); ++i) {
+    if (!replies[i].ok()) TryLater(sent[i].first, sent[i].second);
+  }
+}
+
+void Outbox::TryLater(NameIndex owner, std::span<const Notice> notices) {
+  for (const Notice& notice : notices) {
+    if (notice.tries + 1 >= kTriesMax || later_size_ >= kQueueMax) {
+      dropped_.Increment();
+      continue;
     }
-    peers.resize(kept);
-    requests.resize(kept);
+    if (later_.empty()) later_ms_ = runtime_.NowMs() + kIdleWaitMs;
+    later_[owner].push_back({notice.place, notice.version, notice.tries + 1});
+    ++later_size_;
   }
-  for (const v1::NoticeRequest& request : requests) {
-    dropped_.Add(request.committed_size() + request.retired_size());
+}
+
+void Outbox::TakeDue(Queues* queues) {
+  if (later_.empty() || runtime_.NowMs() < later_ms_) return;
+  for (auto& [owner, notices] : later_) {
+    std::vector<Notice>& queue = queues->notices[owner];
+    queue.insert(queue.begin(), notices.begin(), notices.end());
   }
+  later_.clear();
+  later_size_ = 0;
 }
 
 void Outbox::SendMirrors(const routing::ClusterView& view, const std::vector<KeyedRoute>& mirrors) {

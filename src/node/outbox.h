@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -33,7 +34,10 @@ class Outbox {
  private:
   static constexpr size_t kQueueMax = 100'000;
   static constexpr size_t kBatchMax = 4096;
-  static constexpr int kTriesMax = 3;
+  // One try in kIdleWaitMs. An owner that has just joined is not in the view yet, a silent one may
+  // become an authority's source of truth when it is heard again: both have to learn what is no
+  // longer used.
+  static constexpr int kTriesMax = 600;
   struct Notice {
     Place place;
     Version version = 0;  // 0: retired.
@@ -45,6 +49,8 @@ class Outbox {
     size_t size = 0;
   };
   void Push(NameIndex owner, Notice notice);
+  void TryLater(NameIndex owner, std::span<const Notice> notices);
+  void TakeDue(Queues* queues);
   void Loop();
   void Send(const Queues& queues);
   void SendNotices(const routing::ClusterView& view,
@@ -62,6 +68,9 @@ class Outbox {
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> pushed_{0};
   std::atomic<uint64_t> handled_{0};
+  std::map<NameIndex, std::vector<Notice>> later_;  // Outbox thread only: to be tried again,
+  size_t later_size_ = 0;
+  uint64_t later_ms_ = 0;  // from then on.
 
   base::Mutex mu_;
   Queues queues_ MC_GUARDED_BY(mu_);

@@ -77,17 +77,20 @@ void Peers::CallMany(std::span<PeerCall> calls) {
     sent.push_back(i);
   }
   if (wire.empty()) return;
+  const uint64_t started_ms = runtime_.NowMs();
   const uint64_t started_ns = runtime_.NowNs();
   transport_.CallMany(wire);
   const uint64_t elapsed_ns = runtime_.NowNs() - started_ns;
   const uint64_t elapsed_ms = elapsed_ns / kNsPerMs;
+  const bool stood_still = membership_.StoodStillSince(started_ms);
   bool all_answered = true;
   for (size_t i = 0; i < wire.size(); ++i) {
     PeerCall& call = calls[sent[i]];
     call.status = std::move(wire[i].status);
     call.failure = wire[i].failure;
     all_answered = all_answered && call.status.ok();
-    const bool impatient = call.failure == CallFailure::kStalled && elapsed_ms < stall_ms_ * 9 / 10;
+    const bool impatient =
+        call.failure == CallFailure::kStalled && (elapsed_ms < stall_ms_ * 9 / 10 || stood_still);
     if (!call.status.ok()) call.status = WithReason(call.status.error(), call.failure);
     if (call.status.ok()) {
       membership_.Trust(call.peer);

@@ -370,7 +370,7 @@ void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* st
   while (true) {
     std::erase_if(pending, [&](uint32_t i) { return PublishHere(i, statuses); });
     if (pending.empty()) return;
-    const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, {});
+    std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, {});
     std::vector<bool> grouped(items_.size());
     for (const AuthorityGroup& group : groups) {
       for (uint32_t i : group.items) grouped[i] = true;
@@ -388,14 +388,14 @@ void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* st
   for (uint32_t i : pending) (*statuses)[i] = rounds_.last_error();
 }
 
-void PlacedWrite::PublishRemote(const std::vector<AuthorityGroup>& groups,
-                                std::vector<Status>* statuses, std::vector<uint32_t>* again) {
+void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector<Status>* statuses,
+                                std::vector<uint32_t>* again) {
   std::vector<const routing::ViewNode*> peers;
   std::vector<v1::PublishRequest> requests;
-  for (const AuthorityGroup& group : groups) {
+  for (AuthorityGroup& group : groups) {
     peers.push_back(&rounds_.view()->node(group.node));
     v1::PublishRequest& request = requests.emplace_back();
-    core_.peers.FillOrigin(true, request.mutable_origin());
+    rounds_.FillChange(group, request.mutable_origin());
     WriteScope(core_.scopes.ScopeOf(items_[group.items[0]].ref.scope), request.mutable_scope());
     request.set_if_absent(options_.if_absent);
     request.set_expect_version(items_[group.items[0]].relocation != nullptr);
@@ -412,6 +412,7 @@ void PlacedWrite::PublishRemote(const std::vector<AuthorityGroup>& groups,
                        reply->versions_size() == reply->codes_size();
     if (!reply.ok()) rounds_.NotePeerFailed(peers[g]->lease.id, reply.error());
     if (reply.ok() && !whole) rounds_.NoteMalformed(peers[g]->lease.id);
+    if (!whole) rounds_.NoteUnanswered(groups[g]);
     for (size_t k = 0; k < groups[g].items.size(); ++k) {
       const uint32_t i = groups[g].items[k];
       const ItemCode code = whole ? reply->codes(static_cast<int>(k)) : kItemRetryLater;

@@ -54,7 +54,7 @@ class PlacedWrite {
   void Publish(std::vector<uint32_t> pending, std::vector<Status>* statuses);
   // True: decided here, the item has its status.
   bool PublishHere(uint32_t i, std::vector<Status>* statuses);
-  void PublishRemote(const std::vector<AuthorityGroup>& groups, std::vector<Status>* statuses,
+  void PublishRemote(std::vector<AuthorityGroup>& groups, std::vector<Status>* statuses,
                      std::vector<uint32_t>* again);
   // What is published for item i: the copies written, and those kept.
   Route RouteOf(uint32_t i) const;

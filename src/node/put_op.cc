@@ -134,7 +134,7 @@ class PutOp {
     while (true) {
       SpillForeign(&pending, placed);
       if (pending.empty()) return;
-      const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
+      std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
       std::vector<uint32_t> again = Send(groups, placed);
       std::vector<bool> grouped(items_.size());
       for (const AuthorityGroup& group : groups) {
@@ -165,19 +165,18 @@ class PutOp {
     });
   }
 
-  // Items that this node answers for but cannot store go to other owners.
+  // Items that this node answers for (by now: it may have been taking their slots over) but cannot
+  // store go to other owners.
   void SpillOwn(uint64_t largest, std::vector<uint32_t>* again, std::vector<uint32_t>* placed) {
     std::erase_if(*again, [&](uint32_t i) {
       if (!core_.routes.Serves(items_[i].ref.slot())) return false;
-      (void)largest;
-      placed->push_back(i);
+      if (!PutHere(i, largest)) placed->push_back(i);
       return true;
     });
   }
 
   // Returns the items to try again; those without room at their authority go to `placed`.
-  std::vector<uint32_t> Send(const std::vector<AuthorityGroup>& groups,
-                             std::vector<uint32_t>* placed) {
+  std::vector<uint32_t> Send(std::vector<AuthorityGroup>& groups, std::vector<uint32_t>* placed) {
     std::vector<std::unique_ptr<FusedPut>> puts;
     std::vector<PeerCall> calls(groups.size());
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -185,7 +184,7 @@ class PutOp {
       for (uint32_t i : groups[g].items) puts[g]->plan.Add(items_[i].parts);
       calls[g].Address(rounds_.view()->node(groups[g].node).lease);
       calls[g].type = MessageType::kPut;
-      calls[g].message = Message(groups[g].items);
+      calls[g].message = Message(groups[g]);
       calls[g].payload = puts[g]->plan.Seal();
       calls[g].deadline_ms = options_.deadline_ms;
       calls[g].observer = puts[g].get();
@@ -202,9 +201,10 @@ class PutOp {
     return again;
   }
 
-  std::string Message(const std::vector<uint32_t>& items) {
+  std::string Message(AuthorityGroup& group) {
+    const std::vector<uint32_t>& items = group.items;
     v1::PutRequest message;
-    core_.peers.FillOrigin(true, message.mutable_origin());
+    rounds_.FillChange(group, message.mutable_origin());
     WriteScope(core_.scopes.ScopeOf(items_[items[0]].ref.scope), message.mutable_scope());
     message.set_if_absent(options_.if_absent);
     message.set_soft_pin(soft_pin());
@@ -220,11 +220,15 @@ class PutOp {
              std::vector<uint32_t>* placed, std::vector<uint32_t>* again) {
     if (!call.status.ok()) {
       rounds_.NotePeerFailed(call.peer, call.status.error());
+      rounds_.NoteUnanswered(group);
       again->insert(again->end(), group.items.begin(), group.items.end());
       return;
     }
     const bool whole = reply.codes_size() == static_cast<int>(group.items.size());
-    if (!whole) rounds_.NoteMalformed(call.peer);
+    if (!whole) {
+      rounds_.NoteMalformed(call.peer);
+      rounds_.NoteUnanswered(group);
+    }
     for (size_t k = 0; k < group.items.size(); ++k) {
       const uint32_t i = group.items[k];
       const ItemCode code = whole ? reply.codes(static_cast<int>(k)) : kItemRetryLater;

@@ -1,5 +1,7 @@
 #include "node/query_op.h"
 
+#include <map>
+
 #include "node/authority.h"
 #include "node/rounds.h"
 #include "obs/phase_span.h"
@@ -57,14 +59,18 @@ class QueryOp {
   }
 
   std::vector<uint32_t> Round(const std::vector<uint32_t>& pending) {
-    const std::vector<AuthorityGroup> groups = rounds_.Group(refs_, pending, {});
+    std::vector<AuthorityGroup> groups = rounds_.Group(refs_, pending, {});
     std::vector<const routing::ViewNode*> peers;
     std::vector<typename Traits::Request> requests;
     std::vector<bool> grouped(refs_.size());
-    for (const AuthorityGroup& group : groups) {
+    for (AuthorityGroup& group : groups) {
       peers.push_back(&rounds_.view()->node(group.node));
       auto& request = requests.emplace_back();
-      core_.peers.FillOrigin(Traits::kChanges, request.mutable_origin());
+      if (Traits::kChanges) {
+        rounds_.FillChange(group, request.mutable_origin());
+      } else {
+        core_.peers.FillOrigin(false, request.mutable_origin());
+      }
       WriteScope(core_.scopes.ScopeOf(refs_[group.items[0]].scope), request.mutable_scope());
       for (uint32_t i : group.items) {
         AddKey(refs_[i].key, request.mutable_keys());
@@ -90,6 +96,7 @@ class QueryOp {
     const bool whole = reply.ok() && Traits::Whole(*reply, group.items.size());
     if (reply.ok() && !whole) rounds_.NoteMalformed(peer.lease.id);
     if (!whole) {
+      if (Traits::kChanges) rounds_.NoteUnanswered(group);
       again->insert(again->end(), group.items.begin(), group.items.end());
       return;
     }
@@ -196,30 +203,45 @@ std::vector<Status> RemoveKeys(Core& core, std::span<const KeyRef> refs, uint64_
 Result<uint64_t> RemoveScope(Core& core, const routing::Scope& scope, uint64_t deadline_ms) {
   const auto entry = core.scopes.Intern(scope);
   if (!entry) return BackPressure("too many scopes");
-  uint64_t removed = RemoveScopeRoutes(core, entry->index);
-  const ViewPtr view = core.view();
-  std::vector<const routing::ViewNode*> peers;
-  std::vector<v1::RemoveAllRequest> requests;
-  for (const routing::ViewNode& node : view->nodes()) {
-    const bool self = node.lease.id.ToString() == core.membership.self_name();
-    if (self || !node.authority) continue;
-    peers.push_back(&node);
-    v1::RemoveAllRequest& request = requests.emplace_back();
-    core.peers.FillOrigin(true, request.mutable_origin());
-    WriteScope(scope, request.mutable_scope());
-  }
-  auto replies = core.peers.AskMany<v1::RemoveAllReply, v1::RemoveAllRequest>(
-      peers, MessageType::kRemoveAll, requests, deadline_ms);
-  Status failed;
-  for (const Result<v1::RemoveAllReply>& reply : replies) {
-    if (reply.ok()) {
-      removed += reply->removed();
-    } else {
-      failed = reply.error();
+  Rounds rounds(core, deadline_ms);
+  std::map<NodeId, uint64_t> unanswered;  // The sequences of requests without an answer.
+  uint64_t removed = 0;
+  do {
+    const routing::ClusterView& view = *rounds.view();
+    std::vector<const routing::ViewNode*> peers;
+    std::vector<v1::RemoveAllRequest> requests;
+    for (const routing::ViewNode& node : view.nodes()) {
+      if (node.lease.id == core.membership.self() || !node.authority) continue;
+      peers.push_back(&node);
+      v1::RemoveAllRequest& request = requests.emplace_back();
+      core.peers.FillOrigin(true, request.mutable_origin());
+      const auto before = unanswered.find(node.lease.id);
+      if (before != unanswered.end()) request.mutable_origin()->set_sequence(before->second);
+      WriteScope(scope, request.mutable_scope());
     }
-  }
-  if (!failed) return std::move(failed).error();
-  return removed;
+    // All of one view, so that no key slips from one that was not asked yet to one that was.
+    bool all = RemoveScopeHere(core, entry->index, &removed) == view.revision();
+    if (!all) rounds.NoteCode(kItemRetryLater, 0);
+    const auto replies = core.peers.AskMany<v1::RemoveAllReply, v1::RemoveAllRequest>(
+        peers, MessageType::kRemoveAll, requests, deadline_ms);
+    for (size_t i = 0; i < peers.size(); ++i) {
+      const NodeId& peer = peers[i]->lease.id;
+      const bool answered = replies[i].ok() && !replies[i]->still_running();
+      if (!replies[i].ok()) rounds.NotePeerFailed(peer, replies[i].error());
+      if (!answered) {
+        unanswered[peer] = requests[i].origin().sequence();
+        all = false;
+        continue;
+      }
+      unanswered.erase(peer);
+      removed += replies[i]->removed();
+      if (replies[i]->revision() == view.revision()) continue;
+      rounds.NoteCode(kItemWrongAuthority, replies[i]->revision());
+      all = false;
+    }
+    if (all) return removed;
+  } while (rounds.Again());
+  return rounds.last_error();
 }
 
 }  // namespace mooncake::node

@@ -91,6 +91,7 @@ class ReadOp : public ReadPlan {
     // Why it could not be read.
     ErrorCode failed = ErrorCode::kTransport;
     ErrorReason reason = ErrorReason::kUnspecified;
+    bool gone = true;  // All of those have gone: not merely silent, or wrong.
   };
   struct Allocation {
     std::optional<MutableBytes> memory;
@@ -127,9 +128,14 @@ class ReadOp : public ReadPlan {
       SetUnchanged(i, state_[i].route.size);
       return true;
     }
-    state_[i].tried_replicas = 0;
+    StartRoute(i);
     routed->push_back(i);
     return true;
+  }
+
+  void StartRoute(uint32_t i) {
+    state_[i].tried_replicas = 0;
+    state_[i].gone = true;
   }
 
   void SetUnchanged(uint32_t i, uint64_t size) {
@@ -271,7 +277,7 @@ class ReadOp : public ReadPlan {
         results_[i] = ReadError(code, request_.items[i], receiver.sizes[k], request_.ranged);
       } else if (receiver.routes[k]) {
         state_[i].route = *std::move(receiver.routes[k]);
-        state_[i].tried_replicas = 0;
+        StartRoute(i);
         routed->push_back(i);
       } else {
         Settle(i, receiver, k, again);
@@ -334,11 +340,13 @@ void ReadOp::ReadRouted(std::vector<uint32_t>* items) {
     for (uint32_t i : unread) {
       const std::optional<size_t> next = NextReplica(i);
       if (!next) {
-        // Every replica failed. A fresh route may name others; if not, this is the answer.
-        results_[i] = Error{
-            state_[i].failed,
-            fmt::format("{}: no replica could be read", request_.items[i].ref.key.substr(0, 128)),
-            state_[i].reason};
+        // Every replica failed. A fresh route may name others; if not, this is the answer. A dead
+        // owner's values are missed as soon as that is known here, not when its lease lapses.
+        const std::string key(request_.items[i].ref.key.substr(0, 128));
+        const State& state = state_[i];
+        results_[i] = state.gone
+                          ? Error{ErrorCode::kNotFound, key, state.reason}
+                          : Error{state.failed, key + ": no replica could be read", state.reason};
         if (++state_[i].tries < kTriesMax) items->push_back(i);
         continue;
       }
@@ -425,6 +433,8 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
         results_[i] = request_.ranged ? request_.items[i].limit : state_[i].route.size;
         SetVersion(i, state_[i].route.version, state_[i].route.checksum);
       } else {
+        const bool silent = !calls[c].status.ok() && calls[c].failure != CallFailure::kRefused;
+        if (served || silent) state_[i].gone = false;
         NoteUnread(i, calls[c].status, served);
         unread->push_back(i);
       }

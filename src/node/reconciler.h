@@ -23,8 +23,6 @@ class Reconciler {
   Reconciler(Runtime& runtime, Metrics& metrics, uint64_t lease_ttl_ms);
   void Start(Core& core);
   void Stop();
-  // One round now; for tests and orderly ends.
-  void RunOnce();
 
  private:
   static constexpr uint64_t kPeriodMsMax = 5'000;
@@ -32,6 +30,7 @@ class Reconciler {
   // The first can come before the slots that move are taken over.
   static constexpr int kWholeRounds = 3;
   void Loop();
+  void RunOnce();
   void NoteTakeovers();
   void CheckExtents(const std::vector<ExtentPin>& extents);
   void Judge(const ExtentPin& extent, ItemCode code, Version version);

@@ -84,6 +84,22 @@ void Rounds::NotePeerFailed(const NodeId& peer, const Error& error) {
   last_error_ = error;
 }
 
+void Rounds::FillChange(AuthorityGroup& group, v1::Origin* origin) {
+  core_.peers.FillOrigin(true, origin);
+  if (!unanswered_.empty()) {
+    const auto found = unanswered_.find({view_->node(group.node).lease.id, group.items});
+    if (found != unanswered_.end()) {
+      origin->set_sequence(found->second);
+      unanswered_.erase(found);
+    }
+  }
+  group.sequence = origin->sequence();
+}
+
+void Rounds::NoteUnanswered(const AuthorityGroup& group) {
+  unanswered_[{view_->node(group.node).lease.id, group.items}] = group.sequence;
+}
+
 void Rounds::NoteNobody() {
   peer_failed_ = true;
   if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();

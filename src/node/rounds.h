@@ -4,6 +4,7 @@
 // request.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ namespace mooncake::node {
 struct AuthorityGroup {
   routing::NodeIndex node = routing::kNoNode;
   std::vector<uint32_t> items;  // Indices into the request's items.
+  uint64_t sequence = 0;        // Of the change that it carries; 0: a read, or not sent yet.
 };
 
 class Rounds {
@@ -36,6 +38,10 @@ class Rounds {
   // kItemWrongAuthority; `revision` is the answering node's.
   void NoteCode(ItemCode code, uint64_t revision);
   void NotePeerFailed(const NodeId& peer, const Error& error);
+  // Fills the origin of a change. One that goes again to a peer that did not answer keeps its
+  // sequence, so that it is done once.
+  void FillChange(AuthorityGroup& group, v1::Origin* origin);
+  void NoteUnanswered(const AuthorityGroup& group);
   void NoteMalformed(const NodeId& peer);
   // A route names an owner that the view does not have: perhaps it has just joined.
   void NoteUnknownOwner() { unknown_owner_ = true; }
@@ -60,6 +66,7 @@ class Rounds {
   uint64_t first_failure_ms_ = 0;
   uint64_t suspected_for_ms_ = 0;
   Error last_error_;
+  std::map<std::pair<NodeId, std::vector<uint32_t>>, uint64_t> unanswered_;
 };
 
 }  // namespace mooncake::node

@@ -9,13 +9,15 @@ using routing::Slot;
 RouteTable::RouteTable(ExtentStore& extents)
     : extents_(extents), shards_(std::make_unique<Shard[]>(kShards)) {}
 
-ItemCode RouteTable::GateLocked(Shard& shard, Slot slot) {
-  switch (InfoOf(shard, slot).state) {
-    case SlotState::kServing: return kItemOk;
+ItemCode RouteTable::GateLocked(Shard& shard, Slot slot, uint64_t revision) {
+  const SlotInfo& info = InfoOf(shard, slot);
+  switch (info.state) {
+    case SlotState::kServing:
+      // 0: an asker without a view.
+      return revision != 0 && revision < info.since ? kItemWrongAuthority : kItemOk;
     case SlotState::kPending: return kItemRetryLater;
     case SlotState::kForeign:
-    case SlotState::kLost:
-    case SlotState::kFenced: return kItemWrongAuthority;
+    case SlotState::kFormer: return kItemWrongAuthority;
   }
   return kItemWrongAuthority;
 }
@@ -74,7 +76,9 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
                              Superseded* superseded) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  if (ItemCode gate = GateLocked(shard, ref.slot(), publication.revision); gate != kItemOk) {
+    return gate;
+  }
   auto found = FindLocked(shard, ref);
   const bool present = found != shard.entries.end();
   const Version current = present ? found->second.route.version : 0;
@@ -121,10 +125,10 @@ RouteTable::PublishCounts RouteTable::publish_counts() const {
   return sum;
 }
 
-ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded) {
+ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded, uint64_t revision) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  if (ItemCode gate = GateLocked(shard, ref.slot(), revision); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   MoveOut(found->second, superseded);
@@ -198,15 +202,19 @@ bool RouteTable::Serves(Slot slot) const {
   return InfoOf(shard, slot).state == SlotState::kServing;
 }
 
-std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots) {
+std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
+                                            std::vector<Truth>* known) {
   std::vector<Slot> pending;
   std::vector<bool> wanted(routing::kSlotCount);
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
-    SlotState& state = InfoOf(shard, slot).state;
-    if (state == SlotState::kServing) continue;
-    state = SlotState::kPending;
+    SlotInfo& info = InfoOf(shard, slot);
+    if (info.state == SlotState::kServing) continue;
+    if (info.state == SlotState::kFormer && known != nullptr) {
+      known->push_back({slot, info.since, info.passed_on_s != 0});
+    }
+    info = {.state = SlotState::kPending, .since = revision};
     pending.push_back(slot);
     wanted[slot] = true;
   }
@@ -243,27 +251,51 @@ void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term) {
   }
 }
 
-std::vector<Slot> RouteTable::Fence(std::span<const Slot> slots) {
-  std::vector<Slot> complete;
+void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
-    SlotState& state = InfoOf(shard, slot).state;
-    if (state == SlotState::kForeign || state == SlotState::kFenced) continue;
-    if (state != SlotState::kPending) complete.push_back(slot);
-    state = SlotState::kFenced;
+    SlotInfo& info = InfoOf(shard, slot);
+    if (info.state == SlotState::kPending) info = {};
   }
   Unpin(slots);
-  return complete;
+}
+
+void RouteTable::StopServingLocked(SlotInfo& info) {
+  if (info.state == SlotState::kServing) {
+    // All versions of the slot so far were drawn under its lock.
+    info = {.state = SlotState::kFormer, .since = last_version_.load(std::memory_order_relaxed)};
+  } else if (info.state == SlotState::kPending) {
+    info = {};
+  }
+}
+
+Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_t now_ms) {
+  const auto now_s = static_cast<uint32_t>(now_ms / 1'000 + 1);
+  Fenced fenced;
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu);
+    SlotInfo& info = InfoOf(shard, slot);
+    const bool ours = info.state == SlotState::kServing || info.state == SlotState::kPending;
+    if (ours && revision < info.since) {
+      fenced.kept.push_back(slot);
+      continue;
+    }
+    StopServingLocked(info);
+    if (info.state != SlotState::kFormer) continue;
+    fenced.served.push_back({slot, info.since, info.passed_on_s != 0});
+    if (info.passed_on_s == 0) info.passed_on_s = now_s;
+  }
+  Unpin(slots);
+  return fenced;
 }
 
 void RouteTable::Lose(std::span<const Slot> slots) {
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
-    SlotState& state = InfoOf(shard, slot).state;
-    if (state == SlotState::kServing) state = SlotState::kLost;
-    if (state == SlotState::kPending) state = SlotState::kFenced;
+    StopServingLocked(InfoOf(shard, slot));
   }
   Unpin(slots);
 }
@@ -286,6 +318,30 @@ void RouteTable::Unpin(std::span<const Slot> slots) {
   }
 }
 
+void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms) {
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu);
+    std::array<bool, routing::kSlotCount / kShards> drop{};
+    for (size_t k = 0; k < drop.size(); ++k) {
+      SlotInfo& info = shard.slots[k];
+      const size_t slot = k * kShards + i;
+      drop[k] = (info.state == SlotState::kForeign && foreign[slot]) ||
+                (info.state == SlotState::kFormer && foreign[slot] && info.passed_on_s != 0 &&
+                 info.passed_on_s * uint64_t{1'000} + kPassedOnMs < now_ms);
+      if (drop[k]) info = {};
+    }
+    const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
+      const Slot slot = routing::SlotOf(entry.first);
+      const SlotInfo& info = shard.slots[slot / kShards];
+      const bool mirrored =
+          info.state == SlotState::kFormer && entry.second.route.version > info.since;
+      return drop[slot / kShards] || (mirrored && foreign[slot]);
+    });
+    count_.fetch_sub(dropped, std::memory_order_relaxed);
+  }
+}
+
 void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {
   if (entry.local) return;
   entry.local = extents_.Find(place.segment, place.offset, place.generation);
@@ -295,7 +351,7 @@ void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   const SlotState state = InfoOf(shard, ref.slot()).state;
-  const bool mirrored = state == SlotState::kForeign || state == SlotState::kFenced;
+  const bool mirrored = state == SlotState::kForeign || state == SlotState::kFormer;
   if (mirror ? !mirrored : state != SlotState::kPending) return;
   auto found = FindLocked(shard, ref);
   if (found != shard.entries.end() && found->second.route.version > route.version) return;
@@ -328,7 +384,7 @@ void RouteTable::ForgetMirror(const KeyRef& ref, Version version) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   const SlotState state = InfoOf(shard, ref.slot()).state;
-  if (state != SlotState::kForeign && state != SlotState::kFenced) return;
+  if (state != SlotState::kForeign && state != SlotState::kFormer) return;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end() || found->second.route.version > version) return;
   dropped = std::move(found->second.local);

@@ -8,9 +8,8 @@
 //   foreign   another node's; routes kept here are mirrors,
 //   pending   being taken over: routes are merged in, requests are told to retry soon,
 //   serving   answered here,
-//   lost      was serving until a view said otherwise: what is here is the whole truth as of
-//             then, for the next authority to ask for,
-//   fenced    was serving, lost or pending; a newer authority has asked for it.
+//   former    was served here until a view said otherwise or a newer authority asked for it. What
+//             is here is the whole truth as of then: see Truth.
 // A slot that comes back, from whatever state, is taken over anew: another authority may have
 // changed it in between, also one that could not ask.
 //
@@ -39,6 +38,11 @@ struct Superseded {
   bool is_the_new_one = false;  // The publication itself, as the key was there (if_absent).
 };
 
+// A change that was asked for under an older view than the one that gave the slot to this node
+// may have lain in a queue for long: its asker may have had it done by another authority since,
+// and others have changed the key after that. It is answered with kItemWrongAuthority.
+inline constexpr uint64_t kNewest = ~uint64_t{0};
+
 struct Publication {
   uint64_t size = 0;
   uint64_t checksum = 0;
@@ -48,6 +52,20 @@ struct Publication {
   ExtentPin local;  // Our own extent, if one is among the replicas.
   bool if_absent = false;
   std::optional<Version> expected;  // Only if the current version is this one.
+  uint64_t revision = kNewest;      // Of the asker's view when it asked.
+};
+
+// What a node knows of a slot that it has served: every route as of the version `upto`. A route
+// of that version or an older one that it does not name was removed or overwritten.
+struct Truth {
+  routing::Slot slot = 0;
+  Version upto = 0;
+  bool passed_on = false;  // Another authority has asked for it, and may know more by now.
+};
+
+struct Fenced {
+  std::vector<Truth> served;
+  std::vector<routing::Slot> kept;  // Ours by a newer view than the asker's.
 };
 
 class RouteTable {
@@ -70,7 +88,7 @@ class RouteTable {
   ItemCode Publish(const KeyRef& ref, Publication publication, Version* version,
                    Superseded* superseded);
   // CodeOf(kNotFound): nothing there.
-  ItemCode Remove(const KeyRef& ref, Superseded* superseded);
+  ItemCode Remove(const KeyRef& ref, Superseded* superseded, uint64_t revision = kNewest);
   // Whether the key's route names the replica; `drop` takes it out (and the route with its last
   // replica). CodeOf(kNotFound): it does not (any more).
   ItemCode Check(const KeyRef& ref, const Place& replica, bool drop, Version* version);
@@ -81,20 +99,32 @@ class RouteTable {
   // --- Slots ------------------------------------------------------------------------------
   bool Serves(routing::Slot slot) const;
   // Any -> pending, except that serving stays. Forgets the routes of those that become pending;
-  // returns these.
-  std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots);
+  // returns these. `revision`: of the view that gives them to this node. `known` gets what this
+  // node still knew of them; their routes are to be exported before.
+  std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots,
+                                           uint64_t revision = 0,
+                                           std::vector<Truth>* known = nullptr);
   // pending -> serving, with `term` for the versions to come.
   void EndTakeover(std::span<const routing::Slot> slots, uint64_t term);
-  // serving, lost, pending -> fenced. Returns those whose routes are complete here.
-  std::vector<routing::Slot> Fence(std::span<const routing::Slot> slots);
-  // serving -> lost, pending -> fenced: the view says that another node answers.
+  // pending -> foreign: another node has them, by a newer view.
+  void AbandonTakeover(std::span<const routing::Slot> slots);
+  // A newer authority asks: serving -> former, pending -> foreign. Leaves slots alone that this
+  // node has by a newer view than the asker's: its request was late, or it is behind.
+  Fenced Fence(std::span<const routing::Slot> slots, uint64_t revision = kNewest,
+               uint64_t now_ms = 0);
+  // The view says that another node answers: likewise.
   void Lose(std::span<const routing::Slot> slots);
   // A copy from a former authority, an owner or (mirror) the current authority. Kept when newer
   // than what is known; same version: replicas are merged. `mirror` only touches slots
-  // that are neither served, pending nor lost.
+  // that are neither served nor pending, the others only pending ones.
   void Import(const KeyRef& ref, const Route& route, bool mirror);
   // The current authority says the key is gone, as of `version`. Mirrors only.
   void ForgetMirror(const KeyRef& ref, Version version);
+  // Drops what is known of foreign slots that are in `foreign`, where nobody keeps it up to date,
+  // and, of former ones there, what came after their end; and all of those that were passed on so
+  // long ago that whoever asked has them or will not have them.
+  static constexpr uint64_t kPassedOnMs = 60'000;
+  void DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms);
   // All routes of the shard's slots for which `wanted` is true. Shards: 0 .. kShards - 1.
   static constexpr size_t kShards = 256;
   std::vector<KeyedRoute> Export(size_t shard,
@@ -112,7 +142,7 @@ class RouteTable {
   PublishCounts publish_counts() const;
 
  private:
-  enum class SlotState : uint8_t { kForeign, kPending, kServing, kLost, kFenced };
+  enum class SlotState : uint8_t { kForeign, kPending, kServing, kFormer };
   struct Entry {
     Route route;  // Replicas of other owners only; ours is `local`.
     ExtentPin local;
@@ -125,6 +155,8 @@ class RouteTable {
   using Entries = std::unordered_multimap<uint64_t, Entry, KeepHash>;
   struct SlotInfo {
     SlotState state = SlotState::kForeign;
+    uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
+    uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
   };
   struct Shard {
     mutable base::Mutex mu;
@@ -138,12 +170,14 @@ class RouteTable {
   static SlotInfo& InfoOf(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu) {
     return shard.slots[slot / kShards];
   }
-  static ItemCode GateLocked(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu);
+  static ItemCode GateLocked(Shard& shard, routing::Slot slot, uint64_t revision = kNewest)
+      MC_REQUIRES(shard.mu);
   static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu);
   Version NextVersion(Version above);
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
   static void MoveOut(Entry& entry, Superseded* superseded);
+  void StopServingLocked(SlotInfo& info);
   // What is no more served pins no bytes: our own replicas become places like all others.
   void Unpin(std::span<const routing::Slot> slots);
   void AdoptLocalLocked(Entry& entry, const Place& place);

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "obs/log.h"
-#include "routing/slot_set.h"
 
 namespace mooncake::node {
 
@@ -28,15 +27,23 @@ class Takeover {
       : core_(core), before_(before), after_(after), self_(after.Find(core.membership.self())) {}
 
   void Run(const std::vector<Slot>& gained) {
-    std::vector<KeyedRoute> hearsay = Mirrors(gained);
-    pending_ = core_.routes.BeginTakeover(gained);
-    std::vector<bool> confirmed(routing::kSlotCount);
-    PullFormer(&confirmed, &hearsay);
+    std::vector<Heard> hearsay = OwnRoutes(gained);
+    std::vector<Truth> known;
+    pending_ = core_.routes.BeginTakeover(gained, after_.revision(), &known);
+    best_.resize(routing::kSlotCount);
+    for (const Truth& truth : known) Consider(self_, truth);
+    sources_ = Sources();
+    PullFormer(&hearsay);
+    for (Heard& heard : hearsay) {
+      if (heard.from == self_) (void)ImportTruth(heard);
+    }
     std::vector<Slot> rest;
     for (Slot slot : pending_) {
-      if (!confirmed[slot]) rest.push_back(slot);
+      if (!settled_[slot]) rest.push_back(slot);
     }
     if (!rest.empty()) Rebuild(rest, hearsay);
+    core_.routes.AbandonTakeover(kept_);
+    if (!kept_.empty()) core_.membership.ReapplySoon();
     core_.routes.EndTakeover(gained, after_.revision());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "authority"}})
         .Add(pending_.size() - rest.size());
@@ -44,23 +51,80 @@ class Takeover {
   }
 
  private:
-  // What is known of the slots as a mirror, before BeginTakeover forgets it.
-  std::vector<KeyedRoute> Mirrors(const std::vector<Slot>& slots) {
+  // A route, and whose word it is.
+  struct Heard {
+    NodeIndex from = routing::kNoNode;
+    KeyedRoute keyed;
+    bool stale = false;  // From when that node served; another one has served the slot since.
+  };
+  // The newest truth about a slot that anybody has, and who.
+  struct Best {
+    Version upto = 0;
+    NodeIndex node = routing::kNoNode;
+    bool known = false;
+    bool passed_on = false;
+  };
+
+  void Consider(NodeIndex node, const Truth& truth) {
+    if (truth.passed_on) passed_on_[{node, truth.slot}] = truth.upto;
+    Best& best = best_[truth.slot];
+    if (best.known && best.upto >= truth.upto) return;
+    best = {truth.upto, node, true, truth.passed_on};
+  }
+
+  // Which slots are done once the routes of the best truth are in: nobody can have served them
+  // later, neither a node that does not answer nor one that asked for that truth before us.
+  void Settle() {
+    settled_.resize(routing::kSlotCount);
+    std::vector<bool> doubted(routing::kSlotCount);
+    for (NodeIndex node : silent_) {
+      for (Slot slot : sources_[node]) doubted[slot] = true;
+    }
+    for (Slot slot : pending_) {
+      const Best& best = best_[slot];
+      const bool last = !doubted[slot] || best.node == LastServer(slot);
+      settled_[slot] = best.known && !best.passed_on && last;
+    }
+  }
+
+  bool ImportTruth(Heard& heard) {
+    const Slot slot = heard.keyed.ref.slot();
+    if (!settled_[slot] || best_[slot].node != heard.from) return false;
+    heard.keyed.ref.key = heard.keyed.key;
+    core_.routes.Import(heard.keyed.ref, heard.keyed.route, false);
+    return true;
+  }
+
+  // What the best truth of an unsettled slot would have named does not exist if it does not.
+  bool Refuted(const KeyRef& ref, Version version) const {
+    const Best& best = best_[ref.slot()];
+    if (!best.known || version > best.upto) return false;
+    const auto named = named_.find(std::pair<ScopeIndex, std::string>(ref.scope, ref.key));
+    return named == named_.end() || named->second != version;
+  }
+
+  void ImportUnlessRefuted(KeyRef ref, const Route& route) {
+    if (!Refuted(ref, route.version)) core_.routes.Import(ref, route, false);
+  }
+
+  // What is known of the slots as a mirror or from when they were ours, before BeginTakeover
+  // forgets it.
+  std::vector<Heard> OwnRoutes(const std::vector<Slot>& slots) {
     std::vector<bool> wanted(routing::kSlotCount);
     for (Slot slot : slots) wanted[slot] = !core_.routes.Serves(slot);
-    std::vector<KeyedRoute> mirrors;
+    std::vector<Heard> routes;
     for (size_t shard = 0; shard < RouteTable::kShards; ++shard) {
       for (KeyedRoute& keyed :
            core_.routes.Export(shard, [&](Slot slot) { return bool{wanted[slot]}; })) {
-        mirrors.push_back(std::move(keyed));
-        mirrors.back().ref.key = {};  // Views the moved string; set again on use.
+        routes.push_back({self_, std::move(keyed), false});
+        routes.back().keyed.ref.key = {};  // Views the moved string; set again on use.
       }
     }
-    return mirrors;
+    return routes;
   }
 
-  // Who served the slot last, and so knows the whole truth; what others had may be long out of
-  // date. A node that was away itself, or is new, takes the slot from the one that it displaces.
+  // Who served the slot last, as far as the views tell. A node that was away itself, or is new,
+  // takes the slot from the one that it displaces.
   NodeIndex LastServer(Slot slot) const {
     const auto former = before_.Ranks(slot);
     if (!former.empty()) {
@@ -96,12 +160,12 @@ class Takeover {
 
   using ViewNode = routing::ViewNode;
 
-  // Asks every source for all pages. Calls `take` with each page; returns the peers that
-  // answered all of them.
-  template <typename Request, typename Reply, typename Take>
+  // Asks every source for all pages. Calls `note` with the replies of a round, and then `take`;
+  // returns the peers that answered all of them.
+  template <typename Request, typename Reply, typename Note, typename Take>
   std::set<NodeIndex> AskPages(MessageType type,
                                const std::map<NodeIndex, std::vector<Slot>>& sources,
-                               const Take& take) {
+                               const Note& note, const Take& take) {
     std::map<NodeIndex, uint64_t> cursors;
     for (const auto& [node, slots] : sources) cursors[node] = 0;
     std::set<NodeIndex> complete;
@@ -123,11 +187,15 @@ class Takeover {
       auto replies = core_.peers.AskMany<Reply, Request>(
           peers, type, requests, core_.runtime.NowMs() + kPullTimeoutMs, true);
       for (size_t i = 0; i < asked.size(); ++i) {
-        if (!replies[i].ok()) {
+        if (replies[i].ok()) {
+          note(asked[i], *replies[i]);
+        } else {
           cursors.erase(asked[i]);
           silent_.insert(asked[i]);
-          continue;
         }
+      }
+      for (size_t i = 0; i < asked.size(); ++i) {
+        if (!replies[i].ok()) continue;
         take(asked[i], *replies[i]);
         const uint64_t next = replies[i]->next_cursor();
         if (next <= cursors[asked[i]]) {  // 0, or a peer that runs in circles.
@@ -151,27 +219,46 @@ class Takeover {
     }
   }
 
-  void PullFormer(std::vector<bool>* confirmed, std::vector<KeyedRoute>* hearsay) {
-    std::map<NodeIndex, std::vector<uint32_t>> served;
-    const std::set<NodeIndex> complete = AskPages<v1::PullRequest, v1::PullReply>(
-        MessageType::kPull, Sources(), [&](NodeIndex node, const v1::PullReply& reply) {
-          served[node].insert(served[node].end(), reply.served().begin(), reply.served().end());
-          ReadRoutes(reply, [&](KeyedRoute& keyed) {
-            if (LastServer(keyed.ref.slot()) == node) {
-              core_.routes.Import(keyed.ref, keyed.route, false);
-            } else {
-              hearsay->push_back(std::move(keyed));  // Its ref.key is set again on use.
-            }
-          });
-        });
-    for (NodeIndex node : complete) {
-      for (uint32_t slot : served[node]) {
-        if (slot < routing::kSlotCount && LastServer(slot) == node) (*confirmed)[slot] = true;
-      }
+  void NoteTruths(NodeIndex node, const v1::PullReply& reply) {
+    for (uint32_t slot : reply.kept()) {
+      if (slot < routing::kSlotCount) kept_.push_back(slot);
+    }
+    if (reply.upto_size() != reply.served_size()) return;
+    const std::set<uint32_t> passed_on(reply.passed_on().begin(), reply.passed_on().end());
+    for (int i = 0; i < reply.served_size(); ++i) {
+      const uint32_t slot = reply.served(i);
+      if (slot >= routing::kSlotCount) continue;
+      Consider(node, {slot, reply.upto(i), passed_on.contains(slot)});
     }
   }
 
-  void Rebuild(const std::vector<Slot>& rest, std::vector<KeyedRoute>& hearsay) {
+  bool IsStale(const Heard& heard) const {
+    const auto truth = passed_on_.find({heard.from, heard.keyed.ref.slot()});
+    return truth != passed_on_.end() && heard.keyed.route.version <= truth->second;
+  }
+
+  void PullFormer(std::vector<Heard>* hearsay) {
+    const std::set<NodeIndex> complete = AskPages<v1::PullRequest, v1::PullReply>(
+        MessageType::kPull, sources_,
+        [&](NodeIndex node, const v1::PullReply& reply) { NoteTruths(node, reply); },
+        [&](NodeIndex node, const v1::PullReply& reply) {
+          if (settled_.empty()) Settle();  // All truths came with the first pages.
+          ReadRoutes(reply, [&](KeyedRoute& keyed) {
+            Heard heard{node, std::move(keyed), false};
+            if (!ImportTruth(heard)) hearsay->push_back(std::move(heard));
+          });
+        });
+    if (settled_.empty()) Settle();
+    for (Slot slot : pending_) {  // Half of the truth says nothing about the rest.
+      Best& best = best_[slot];
+      if (!best.known || best.node == self_ || complete.contains(best.node)) continue;
+      best = {};
+      settled_[slot] = false;
+    }
+    for (Heard& heard : *hearsay) heard.stale = IsStale(heard);
+  }
+
+  void Rebuild(const std::vector<Slot>& rest, std::vector<Heard>& hearsay) {
     std::map<NodeIndex, std::vector<Slot>> owners;
     for (size_t i = 0; i < after_.nodes().size(); ++i) {
       const auto index = static_cast<NodeIndex>(i);
@@ -179,24 +266,34 @@ class Takeover {
       const bool worth_asking = node.readable && !node.lease.segments.empty();
       if (index != self_ && worth_asking && !silent_.contains(index)) owners[index] = rest;
     }
+    for (auto& [from, heard, stale] : hearsay) {
+      heard.ref.key = heard.key;
+      if (best_[heard.ref.slot()].node != from) continue;
+      named_[{heard.ref.scope, heard.key}] = heard.route.version;
+    }
     ImportOwn(rest);
     const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
-        MessageType::kInventory, owners, [&](NodeIndex, const v1::InventoryReply& reply) {
-          ReadRoutes(reply, [&](KeyedRoute& keyed) {
-            core_.routes.Import(keyed.ref, keyed.route, false);
-          });
+        MessageType::kInventory, owners, [](NodeIndex, const v1::InventoryReply&) {},
+        [&](NodeIndex, const v1::InventoryReply& reply) {
+          ReadRoutes(reply,
+                     [&](KeyedRoute& keyed) { ImportUnlessRefuted(keyed.ref, keyed.route); });
         });
+    ImportHearsay(rest, answered, hearsay);
+  }
+
+  // Of owners that do not answer. The others know best themselves what they have.
+  void ImportHearsay(const std::vector<Slot>& rest, const std::set<NodeIndex>& answered,
+                     std::vector<Heard>& hearsay) {
     std::vector<bool> wanted(routing::kSlotCount);
     for (Slot slot : rest) wanted[slot] = true;
-    for (KeyedRoute& heard : hearsay) {
-      heard.ref.key = heard.key;
-      if (!wanted[heard.ref.slot()]) continue;
+    for (auto& [from, heard, stale] : hearsay) {
+      if (stale || !wanted[heard.ref.slot()]) continue;
       std::erase_if(heard.route.replicas, [&](const Place& place) {
         if (place.owner == kSelf) return true;  // Our own inventory is complete.
         const NodeIndex owner = after_.FindName(core_.names.NameOf(place.owner));
         return owner == routing::kNoNode || answered.contains(owner);
       });
-      if (!heard.route.replicas.empty()) core_.routes.Import(heard.ref, heard.route, false);
+      if (!heard.route.replicas.empty()) ImportUnlessRefuted(heard.ref, heard.route);
     }
   }
 
@@ -207,14 +304,12 @@ class Takeover {
       for (const ExtentPin& extent : core_.extents.ShardExtents(shard)) {
         const KeyRef ref = extent->ref();
         if (extent->state() != ExtentState::kLive || !wanted[ref.slot()]) continue;
-        core_.routes.Import(ref,
-                            {extent->version(),
-                             extent->size(),
-                             extent->checksum(),
-                             extent->has_checksum(),
-                             extent->wants_soft_pin(),
-                             {extent->place()}},
-                            false);
+        ImportUnlessRefuted(ref, {extent->version(),
+                                  extent->size(),
+                                  extent->checksum(),
+                                  extent->has_checksum(),
+                                  extent->wants_soft_pin(),
+                                  {extent->place()}});
       }
     }
   }
@@ -224,6 +319,13 @@ class Takeover {
   const ClusterView& after_;
   const NodeIndex self_;
   std::vector<Slot> pending_;
+  std::map<NodeIndex, std::vector<Slot>> sources_;
+  std::vector<Best> best_;                                   // By slot.
+  std::vector<bool> settled_;                                // By slot.
+  std::map<std::pair<NodeIndex, Slot>, Version> passed_on_;  // Truths that are, and as of when.
+  // Routes of the best truths about slots that are not settled.
+  std::map<std::pair<ScopeIndex, std::string>, Version> named_;
+  std::vector<Slot> kept_;      // Their authority has them by a newer view than ours.
   std::set<NodeIndex> silent_;  // Did not answer, and so are not asked again.
 };
 
@@ -241,21 +343,35 @@ void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& afte
   core.metrics.GetCounter("routes_swept_total", {}).Add(changed);
 }
 
+bool IsAmong(std::span<const NodeIndex> ranks, NodeIndex node, size_t count) {
+  const auto first = ranks.first(std::min(ranks.size(), count));
+  return node != routing::kNoNode && std::find(first.begin(), first.end(), node) != first.end();
+}
+
 }  // namespace
 
 void ApplyView(Core& core, const routing::ClusterView& before, const routing::ClusterView& after) {
-  using routing::Slot;
   const NodeId self = core.membership.self();
-  std::vector<Slot> lost = core.membership.TakeLeaseLoss()
-                               ? routing::GainedSlots(*routing::EmptyView(), before, self)
-                               : routing::LostSlots(before, after, self);
-  // A slot that nobody else answers for stays here: a draining node serves reads to the end.
-  std::erase_if(lost, [&](Slot slot) { return after.Ranks(slot).empty(); });
-  if (!lost.empty()) core.routes.Lose(lost);
-  // All that are ours and not served yet: a peer may have fenced a slot that we never lost.
-  std::vector<Slot> gained = routing::GainedSlots(*routing::EmptyView(), after, self);
-  std::erase_if(gained, [&](Slot slot) { return core.routes.Serves(slot); });
-  if (!gained.empty()) Takeover(core, before, after).Run(gained);
+  const NodeIndex index = after.Find(self);
+  const bool lease_lost = core.membership.TakeLeaseLoss();
+  std::vector<Slot> own;
+  std::vector<Slot> lost;
+  std::vector<bool> foreign(routing::kSlotCount);
+  for (Slot slot = 0; slot < routing::kSlotCount; ++slot) {
+    const auto ranks = after.Ranks(slot);
+    foreign[slot] = !IsAmong(ranks, index, core.options.route_topk);
+    // A slot that nobody else answers for stays here: a draining node serves reads to the end.
+    if (ranks.empty()) continue;
+    const bool ours = ranks[0] == index;
+    if (ours) own.push_back(slot);
+    if (!ours || lease_lost) lost.push_back(slot);
+  }
+  // By the table and not by the difference of the views: some that are served were in no view
+  // that named us, and a peer may have fenced others that we never lost.
+  core.routes.Lose(lost);
+  core.routes.DropMirrors(foreign, core.runtime.NowMs());
+  std::erase_if(own, [&](Slot slot) { return core.routes.Serves(slot); });
+  if (!own.empty()) Takeover(core, before, after).Run(own);
   SweepRemoved(core, before, after);
 }
 

@@ -18,7 +18,7 @@ std::set<uint16_t> BackgroundTypes() {
   std::set<uint16_t> types;
   for (node::MessageType type :
        {node::MessageType::kPing, node::MessageType::kNotice, node::MessageType::kCheck,
-        node::MessageType::kPull, node::MessageType::kInventory, node::MessageType::kMirror}) {
+        node::MessageType::kPull, node::MessageType::kMirror}) {
     types.insert(static_cast<uint16_t>(type));
   }
   return types;

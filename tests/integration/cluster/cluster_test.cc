@@ -141,7 +141,9 @@ TEST(Cluster, TwoReplicasGoToTwoOwners) {
   b->Close();
   for (int i = 0; i < 50; ++i) {
     const std::string key = "key-" + std::to_string(i);
-    EXPECT_TRUE(a->Get(key).value_or("") == ValueOf(key, 5000)) << key;
+    const Result<std::string> got = a->Get(key);
+    ASSERT_TRUE(got.ok()) << got.error().ToString();
+    EXPECT_TRUE(*got == ValueOf(key, 5000)) << key;
   }
 }
 

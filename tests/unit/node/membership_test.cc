@@ -242,6 +242,45 @@ TEST(Membership, ASuspectIsLeftAloneForTheQuarantineOrUntilItAnswers) {
   });
 }
 
+TEST(Membership, EvidenceAboutANodeThatIsInNoViewIsNotKept) {
+  InWorld(37, [](World& world) {
+    auto a = world.Started("a");
+    const uint64_t calls = world.metadata.calls();
+    for (uint64_t epoch = 1; epoch < 100; ++epoch) {
+      a->Suspect({"gone", epoch});
+      EXPECT_FALSE(a->Suspected({"gone", epoch}));
+    }
+    world.runtime.SleepMs(1'500);
+    EXPECT_LE(world.metadata.calls() - calls, 5u);
+  });
+}
+
+TEST(Membership, LeasesThatLapsedWhileTheServiceWasAwayMayBeRenewedForOneLease) {
+  for (uint64_t seed = 38; seed < 44; ++seed) {
+    InWorld(seed, [](World& world) {
+      auto a = world.Started("a");
+      auto b = world.Started("b");
+      auto c = world.Started("c");
+      for (auto* member : {a.get(), b.get(), c.get()}) {
+        ASSERT_TRUE(member->RefreshTo(0, world.runtime.NowMs() + 5'000));
+      }
+      world.metadata.SetFault(MetadataFault::kDown);
+      world.runtime.SleepMs(World::Options().lease_ttl_ms + 1'000);
+      c->Stop();
+      world.metadata.SetFault(MetadataFault::kNone);
+      size_t least = 3;
+      for (int i = 0; i < 100; ++i) {
+        world.runtime.SleepMs(50);
+        least = std::min({least, Members(*a), Members(*b)});
+      }
+      EXPECT_EQ(least, 3u);
+      world.runtime.SleepMs(2 * World::Options().lease_ttl_ms);
+      EXPECT_EQ(Members(*a), 2u) << "c did not come back";
+      EXPECT_EQ(Members(*b), 2u);
+    });
+  }
+}
+
 TEST(Membership, ANodeThatHasItsSlotsBackIsCalledAgainBeforeTheQuarantineIsOver) {
   InWorld(36, [](World& world) {
     auto a = world.Started("a");

@@ -40,6 +40,25 @@ TEST(Outbox, NoticesMakeExtentsLiveAndTakeThemBack) {
   });
 }
 
+TEST(Outbox, AnOwnerThatWasSilentForAWhileHearsWhatItMissed) {
+  Simulated(7, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    const std::string key = TestCluster::KeyAt(world.a, "b:1");
+    ASSERT_TRUE(world.b.Put(key, "v").ok());  // Named by a route: no orphan.
+    Route route;
+    ExtentPin extent;
+    ASSERT_EQ(world.b.core().routes.Lookup(world.b.Ref(key), &route, &extent), kItemOk);
+    const Place place = world.OnB(extent);
+    cluster.network().Block(world.a.node().endpoint(), world.b.node().endpoint(), true);
+    world.a.core().outbox.Retired(place);
+    world.runtime.SleepMs(30'000);
+    EXPECT_EQ(extent->state(), ExtentState::kLive);
+    cluster.network().Block(world.a.node().endpoint(), world.b.node().endpoint(), false);
+    world.runtime.SleepMs(6'000);
+    EXPECT_EQ(extent->state(), ExtentState::kRetired);
+  });
+}
+
 TEST(Outbox, NoticesOfAFormerIncarnationTouchNothing) {
   Simulated(2, [](TestCluster& cluster) {
     TwoNodes world(cluster);

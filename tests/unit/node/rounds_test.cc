@@ -50,6 +50,27 @@ TEST(Rounds, GroupsItemsByAuthorityInTheirOrder) {
   });
 }
 
+TEST(Rounds, AChangeThatGoesAgainWithoutAnAnswerIsTheSameChange) {
+  Simulated(9, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    const std::string key = TestCluster::KeyAt(world.client, "a:1");
+    const std::vector<KeyRef> refs = {world.client.Ref(key), world.client.Ref(key)};
+    Rounds rounds(world.client.core(), world.client.Deadline());
+    const auto send = [&](std::vector<uint32_t> items) {
+      auto groups = rounds.Group(refs, items, {});
+      v1::Origin origin;
+      rounds.FillChange(groups.at(0), &origin);
+      EXPECT_EQ(groups[0].sequence, origin.sequence());
+      return groups[0];
+    };
+    const AuthorityGroup first = send({0, 1});
+    rounds.NoteUnanswered(first);
+    EXPECT_NE(send({0}).sequence, first.sequence);  // Not the same one.
+    EXPECT_EQ(send({0, 1}).sequence, first.sequence);
+    EXPECT_NE(send({0, 1}).sequence, first.sequence);  // That one was answered.
+  });
+}
+
 TEST(Rounds, CutsFramesByItemsPayloadAndKeyBytes) {
   Simulated(2, [](TestCluster& cluster) {
     TwoAndAClient world(cluster);

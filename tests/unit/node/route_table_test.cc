@@ -31,7 +31,7 @@ class RouteTableTest : public ::testing::Test {
 
   void Serve(std::string_view key, uint64_t term = 1) {
     const Slot slots[] = {RefOf(key).slot()};
-    table_.BeginTakeover(slots);
+    table_.BeginTakeover(slots, term);
     table_.EndTakeover(slots, term);
   }
   ItemCode Publish(std::string_view key, Publication publication, Superseded* superseded = nullptr,
@@ -199,17 +199,37 @@ TEST_F(RouteTableTest, RemoveScopeLeavesOtherScopesAndUnservedSlotsAlone) {
   EXPECT_EQ(table_.route_count(), 4u);
 }
 
-TEST_F(RouteTableTest, ALostSlotIsCompleteForOneThatAsksAndComesBackEmpty) {
+TEST_F(RouteTableTest, AFormerSlotIsTheWholeTruthForAllWhoAskAndComesBackEmpty) {
   Serve("k");
-  ASSERT_EQ(Publish("k", At({Remote(1)})), kItemOk);
+  Version version = 0;
+  ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
   const Slot slots[] = {RefOf("k").slot()};
   table_.Lose(slots);
-  EXPECT_EQ(table_.Fence(slots), (std::vector<Slot>{slots[0]}));
-  EXPECT_TRUE(table_.Fence(slots).empty());
-  EXPECT_EQ(table_.BeginTakeover(slots), (std::vector<Slot>{slots[0]}));
+  for (bool passed_on : {false, true}) {
+    const Fenced fenced = table_.Fence(slots);
+    ASSERT_EQ(fenced.served.size(), 1u);
+    EXPECT_EQ(fenced.served[0].slot, slots[0]);
+    EXPECT_EQ(fenced.served[0].upto, version);
+    EXPECT_EQ(fenced.served[0].passed_on, passed_on);
+  }
+  std::vector<Truth> known;
+  EXPECT_EQ(table_.BeginTakeover(slots, 2, &known), (std::vector<Slot>{slots[0]}));
+  ASSERT_EQ(known.size(), 1u);
+  EXPECT_EQ(known[0].upto, version);
   EXPECT_EQ(Look("k"), kItemRetryLater);
   table_.EndTakeover(slots, 2);
   EXPECT_EQ(Look("k"), CodeOf(ErrorCode::kNotFound));
+}
+
+TEST_F(RouteTableTest, ATruthCoversEveryVersionThatItsServerHasGiven) {
+  Serve("k", 1);
+  Serve("other", 9);  // From here on the versions are of this term.
+  Version version = 0;
+  ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
+  Superseded superseded;
+  ASSERT_EQ(table_.Remove(RefOf("k"), &superseded), kItemOk);
+  const Slot slots[] = {RefOf("k").slot()};
+  EXPECT_GE(table_.Fence(slots).served.at(0).upto, version);
 }
 
 TEST_F(RouteTableTest, ASlotThatIsNotServedAnyMoreNamesItsBytesButPinsNone) {
@@ -230,9 +250,63 @@ TEST_F(RouteTableTest, ASlotThatIsNotServedAnyMoreNamesItsBytesButPinsNone) {
 TEST_F(RouteTableTest, APendingSlotIsNotCompleteForWhoeverPullsIt) {
   const Slot slots[] = {RefOf("k").slot()};
   table_.BeginTakeover(slots);
-  EXPECT_TRUE(table_.Fence(slots).empty());
+  EXPECT_TRUE(table_.Fence(slots).served.empty());
   table_.EndTakeover(slots, 5);  // Too late: it was fenced.
   EXPECT_FALSE(table_.Serves(slots[0]));
+}
+
+TEST_F(RouteTableTest, AnAskerWithAnOlderViewThanOursTakesNoSlot) {
+  Serve("k", 5);
+  const Slot slots[] = {RefOf("k").slot()};
+  EXPECT_EQ(table_.Fence(slots, 4).kept, (std::vector<Slot>{slots[0]}));
+  EXPECT_TRUE(table_.Serves(slots[0]));
+  EXPECT_EQ(table_.Fence(slots, 5).served.size(), 1u);
+  EXPECT_FALSE(table_.Serves(slots[0]));
+  table_.BeginTakeover(slots, 7);
+  EXPECT_EQ(table_.Fence(slots, 6).kept, (std::vector<Slot>{slots[0]}));
+  table_.EndTakeover(slots, 7);
+  EXPECT_TRUE(table_.Serves(slots[0]));
+}
+
+TEST_F(RouteTableTest, AnAbandonedTakeoverServesNothing) {
+  const Slot slots[] = {RefOf("k").slot()};
+  table_.BeginTakeover(slots, 7);
+  table_.AbandonTakeover(slots);
+  table_.EndTakeover(slots, 7);
+  EXPECT_EQ(Look("k"), kItemWrongAuthority);
+}
+
+TEST_F(RouteTableTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {
+  Serve("k", 5);
+  Publication late = At({Remote(1)});
+  late.revision = 4;
+  EXPECT_EQ(Publish("k", late), kItemWrongAuthority);
+  ASSERT_EQ(Publish("k", At({Remote(1)})), kItemOk);
+  Superseded superseded;
+  EXPECT_EQ(table_.Remove(RefOf("k"), &superseded, 4), kItemWrongAuthority);
+  EXPECT_EQ(table_.Remove(RefOf("k"), &superseded, 5), kItemOk);
+}
+
+TEST_F(RouteTableTest, DropsMirrorsOfSlotsThatItIsNoRankOfAnyMore) {
+  std::vector<bool> foreign(routing::kSlotCount, true);
+  foreign[RefOf("kept").slot()] = false;
+  table_.Import(RefOf("mirror"), RouteOf(5, {Remote(1)}), true);
+  table_.Import(RefOf("kept"), RouteOf(5, {Remote(1)}), true);
+  for (const char* key : {"served", "former"}) {
+    Serve(key);
+    ASSERT_EQ(Publish(key, At({Remote(1)})), kItemOk);
+  }
+  const Slot slots[] = {RefOf("former").slot()};
+  table_.Lose(slots);
+  table_.DropMirrors(foreign, 1'000'000);
+  EXPECT_EQ(table_.route_count(), 3u);  // Nobody has asked for the former one yet.
+  EXPECT_EQ(table_.Fence(slots, kNewest, 1'000'000).served.size(), 1u);
+  table_.DropMirrors(foreign, 1'030'000);
+  EXPECT_EQ(table_.route_count(), 3u);  // Whoever asked may still be at it.
+  table_.DropMirrors(foreign, 1'100'000);
+  EXPECT_EQ(table_.route_count(), 2u);
+  EXPECT_EQ(Look("served"), kItemOk);
+  EXPECT_TRUE(table_.Fence(slots).served.empty()) << "what was dropped is no truth any more";
 }
 
 TEST_F(RouteTableTest, ImportKeepsTheNewestAndMergesEqualVersions) {

@@ -5,6 +5,7 @@
 
 #include "base/checksum.h"
 #include "node/data_calls.h"
+#include "node/node_service.h"
 #include "node/wire.h"
 #include "support/test_cluster.h"
 
@@ -34,7 +35,7 @@ class Ingest {
   bool Accept() {
     text_ = message.SerializeAsString();
     const IncomingRequest request{0, text_, keys_ * (value_.size() + kChecksumBytes),
-                                  node_.Deadline()};
+                                  node_.Deadline(limit_ms)};
     if constexpr (std::is_same_v<Message, v1::PutRequest>) {
       call_ = AcceptPut(node_.core(), request);
     } else {
@@ -73,6 +74,7 @@ class Ingest {
   void Drop() { call_.reset(); }
 
   Message message;
+  uint64_t limit_ms = 20'000;  // Of its caller's patience.
 
  private:
   TestNode& node_;
@@ -138,9 +140,49 @@ TEST(PutCall, ADuplicateOfARunningRequestIsToldToRetry) {
     Put first(node, {"x"}, "v", 9);
     ASSERT_TRUE(first.Accept());
     ASSERT_TRUE(first.Prepare());
-    EXPECT_EQ(Put(node, {"x"}, "v", 9).Serve<v1::PutReply>().codes(0), kItemRetryLater);
+    EXPECT_EQ(Put(node, {"x"}, "v", 9).Serve<v1::PutReply>().codes_size(), 0);
     first.FillPayload();
     EXPECT_EQ(first.Run<v1::PutReply>().codes(0), kItemOk);
+    EXPECT_EQ(node.Get("x").value_or(""), "v");
+  });
+}
+
+TEST(PutCall, ThatIsServedAfterItsCallerGaveUpChangesNothing) {
+  Simulated(12, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    Put late(node, {"x"}, "old", 9);
+    late.limit_ms = 1'000;
+    ASSERT_TRUE(late.Accept());
+    ASSERT_TRUE(late.Prepare());
+    late.FillPayload();
+    cluster.runtime().SleepMs(1'000);
+    ASSERT_TRUE(node.Put("x", "new").ok());
+    EXPECT_EQ(late.Run<v1::PutReply>().codes(0), kItemRetryLater);
+    late.Drop();
+    EXPECT_EQ(node.Get("x").value_or(""), "new");
+    EXPECT_EQ(node.UsedBytes(), 64u);
+  });
+}
+
+TEST(RemoveCall, ThatIsServedAfterItsCallerGaveUpChangesNothing) {
+  Simulated(13, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    ASSERT_TRUE(node.Put("x", "v").ok());
+    v1::RemoveRequest message;
+    message.mutable_origin()->set_node("peer:1");
+    message.mutable_origin()->set_sequence(9);
+    WriteScope({}, message.mutable_scope());
+    AddKey("x", message.mutable_keys());
+    const std::string text = message.SerializeAsString();
+    NodeService service;
+    service.Open(node.core());
+    const auto type = static_cast<uint16_t>(MessageType::kRemove);
+    auto late = service.Accept({type, text, 0, node.Deadline(1'000)});
+    ASSERT_NE(late, nullptr);
+    ASSERT_TRUE(late->Prepare(false));
+    cluster.runtime().SleepMs(1'000);
+    Reply reply;
+    ASSERT_TRUE(late->Run(false, reply));
     EXPECT_EQ(node.Get("x").value_or(""), "v");
   });
 }

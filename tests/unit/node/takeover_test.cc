@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "node/authority.h"
+#include "node/control_calls.h"
+#include "node/query_op.h"
+#include "node/wire.h"
 #include "support/test_cluster.h"
 
 namespace mooncake::node {
@@ -111,7 +115,9 @@ TEST(Takeover, MirrorsFillInForAnOwnerThatDoesNotAnswer) {
   Simulated(5, [](TestCluster& cluster) {
     auto& a = cluster.Start("a");
     auto& b = cluster.Start("b");
-    auto& c = cluster.Start("c");
+    node::NodeConfig owner = TestCluster::Config("c");
+    owner.labels["route"] = "false";
+    auto& c = cluster.Start(owner);
     std::vector<std::string> keys;  // Of b, with a as the next rank.
     for (const std::string& key : TestCluster::KeysAt(a, "b:1", 60)) {
       const auto view = a.core().view();
@@ -171,6 +177,95 @@ TEST(Takeover, WritesThatASuccessorTookSurviveTheReturnOfTheSuspect) {
     cluster.runtime().SleepMs(10'000);
     ExpectAll(client, keys, 1);
     ExpectAll(a, keys, 1);
+  });
+}
+
+TEST(Takeover, ATruthOverrulesOldBytesWhereTheLastAuthorityIsSilent) {
+  Simulated(32, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    const auto keys = TestCluster::KeysAt(a, "a:1", 20);
+    const ReplicateConfig local{.prefer_local = true};
+    PutAll(b, keys, 0, &local);  // Bytes on b, routes on a.
+    cluster.Settle();
+    cluster.network().Block(a.node().endpoint(), b.node().endpoint(), true);
+    for (const std::string& key : keys) ASSERT_TRUE(a.Remove(key).ok());  // b does not hear it.
+    // a is given up for a moment, and comes back while b cannot be asked: what a knew itself
+    // counts.
+    ASSERT_TRUE(b.metadata.ReportSuspect({"a", 1}).ok());
+    ASSERT_TRUE(a.node().Heartbeat().ok());
+    cluster.runtime().SleepMs(5'000);
+    for (const std::string& key : keys) EXPECT_EQ(Seen(a, key), NotFound(key).ToString());
+    cluster.network().Block(a.node().endpoint(), b.node().endpoint(), false);
+    cluster.runtime().SleepMs(10'000);
+    for (const std::string& key : keys) EXPECT_EQ(Seen(b, key), NotFound(key).ToString());
+  });
+}
+
+TEST(Takeover, FalseAlarmsCostNoInventory) {
+  Simulated(33, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    auto& c = cluster.Start("c");
+    PutAll(a, Keys(60));
+    for (TestNode* node : {&a, &b, &c}) node->transport.Take();
+    for (int alarm = 0; alarm < 4; ++alarm) {
+      ASSERT_TRUE(a.metadata.ReportSuspect({"b", 1}).ok());
+      cluster.runtime().SleepMs(cluster.runtime().Random() % 2'500);
+      ASSERT_TRUE(b.node().Heartbeat().ok());
+      cluster.runtime().SleepMs(cluster.runtime().Random() % 2'500);
+    }
+    ExpectAll(c, Keys(60));
+    for (TestNode* node : {&a, &b, &c}) {
+      const auto inventory = static_cast<uint16_t>(MessageType::kInventory);
+      EXPECT_EQ(node->transport.counts().messages_of[inventory], 0u) << node->name();
+    }
+  });
+}
+
+TEST(Takeover, AnAuthorityOfAnOlderViewLeavesTheSlotsToTheNewerOne) {
+  Simulated(34, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    const std::string key = TestCluster::KeyAt(a, "a:1");
+    ASSERT_TRUE(a.Put(key, "v").ok());
+    const routing::Slot slots[] = {a.Ref(key).slot()};
+    v1::PullRequest late;  // As of before a came.
+    late.mutable_origin()->set_node("old:1");
+    late.mutable_origin()->set_revision(1);
+    late.add_slots(slots[0]);
+    v1::PullReply reply;
+    bool valid = true;
+    ServePull(a.core(), late, &reply, &valid);
+    ASSERT_TRUE(valid);
+    EXPECT_EQ(reply.kept_size(), 1);
+    EXPECT_EQ(reply.served_size(), 0);
+    EXPECT_TRUE(a.core().routes.Serves(slots[0]));
+    EXPECT_EQ(b.Get(key).value_or(""), "v");
+  });
+}
+
+TEST(RemoveScope, WaitsForSlotsThatNobodyServesAtTheMoment) {
+  Simulated(35, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    const auto keys = Keys(40);
+    PutAll(a, keys);
+    const std::string moving = TestCluster::KeyAt(a, "b:1", 3);
+    const routing::Slot slots[] = {a.Ref(moving).slot()};
+    b.core().routes.Lose(slots);
+    uint64_t removed = 0;
+    EXPECT_EQ(RemoveScopeHere(b.core(), b.Ref("k").scope, &removed), 0u);
+    auto late = cluster.runtime().Spawn("late", [&] {
+      cluster.runtime().SleepMs(700);
+      b.core().membership.ReapplySoon();  // Takes it back.
+    });
+    const uint64_t start_ms = cluster.runtime().NowMs();
+    const auto rest = RemoveScope(a.core(), {}, a.Deadline());
+    ASSERT_TRUE(rest.ok()) << rest.error().ToString();
+    EXPECT_EQ(*rest + removed, keys.size());
+    EXPECT_GE(cluster.runtime().NowMs() - start_ms, 700u);
+    late->Join();
   });
 }
 

@@ -1,0 +1,192 @@
+// Whole clusters under seeded faults. What is checked each time: SimCluster::Finish.
+#include <gtest/gtest.h>
+
+#include "scenario.h"
+
+namespace mooncake::testing {
+namespace {
+
+using transfer::NetworkFaults;
+
+NetworkFaults Lossy(SimCluster& cluster) {
+  auto chance = [&](uint64_t max_permille) {
+    return cluster.Pick(2) == 0 ? 0.0 : static_cast<double>(cluster.Pick(max_permille)) / 1'000;
+  };
+  return {.latency_ms_min = 0,
+          .latency_ms_max = 1 + cluster.Pick(30),
+          .drop_request = chance(30),
+          .drop_reply = chance(30),
+          .reset_request = chance(60),
+          .reset_reply = chance(60),
+          .duplicate = chance(200),
+          .copy_step_bytes = 64};
+}
+
+TEST(ClusterSim, FiveNodesWithoutFaults) {
+  RunScenario({"FiveNodesWithoutFaults", 5, {}, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 cluster.SleepMs(3'000);
+               }});
+}
+
+TEST(ClusterSim, EvictionPressure) {
+  SimOptions options{.nodes = 3, .segment_bytes = 16'384, .losses = true};
+  RunScenario({"EvictionPressure", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({.keys = 200});
+                 cluster.SleepMs(4'000);
+               }});
+}
+
+TEST(ClusterSim, CrashAndRestart) {
+  SimOptions options{.losses = true, .failures = true};
+  RunScenario({"CrashAndRestart", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 for (int round = 0; round < 3; ++round) {
+                   cluster.SleepMs(500 + cluster.Pick(3'000));
+                   SimNode& victim = *cluster.AnyLive();
+                   cluster.Kill(victim);
+                   cluster.SleepMs(cluster.Pick(12'000));
+                   cluster.Join(victim.stable_id());
+                 }
+                 cluster.SleepMs(2'000);
+               }});
+}
+
+// Lost messages cost a stall each, so an authority that is taken for dead may not be asked what
+// it has overwritten or removed, nor may it have told the owners: old values may come back.
+TEST(ClusterSim, LossDelayAndDuplication) {
+  SimOptions options{.losses = true, .revivals = true, .failures = true};
+  RunScenario({"LossDelayAndDuplication", 5, options, [](SimCluster& cluster) {
+                 cluster.SetFaults(Lossy(cluster));
+                 cluster.StartClients({});
+                 cluster.SleepMs(15'000);
+               }});
+}
+
+// Each side goes on by itself. What one of them overwrites or removes, the other cannot know of
+// when it is the one that answers after the next partition.
+TEST(ClusterSim, Partitions) {
+  SimOptions options{.losses = true, .revivals = true, .failures = true};
+  RunScenario({"Partitions", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 for (int round = 0; round < 3; ++round) {
+                   cluster.SleepMs(1'000 + cluster.Pick(2'000));
+                   cluster.Partition();
+                   cluster.SleepMs(cluster.Pick(15'000));
+                   cluster.HealNetwork();
+                 }
+                 cluster.SleepMs(1'000);
+               }});
+}
+
+TEST(ClusterSim, MetadataFaultsDoNotConcernLiveNodes) {
+  RunScenario({"MetadataFaultsDoNotConcernLiveNodes", 5, {}, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 cluster.SleepMs(1'000);
+                 const MetadataFault faults[] = {MetadataFault::kDown, MetadataFault::kHung,
+                                                 MetadataFault::kSlow};
+                 cluster.SetMetadataFault(faults[cluster.Pick(3)]);
+                 cluster.SleepMs(cluster.Pick(25'000));
+                 if (cluster.Pick(2) == 0) cluster.WipeMetadata();
+                 cluster.SetMetadataFault(MetadataFault::kNone);
+                 cluster.SleepMs(5'000);
+                 cluster.WipeMetadata();
+                 cluster.SleepMs(5'000);
+               }});
+}
+
+TEST(ClusterSim, JoiningAndLeaving) {
+  SimOptions options{.nodes = 3, .losses = true};
+  RunScenario({"JoiningAndLeaving", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 for (int round = 0; round < 5; ++round) {
+                   cluster.SleepMs(cluster.Pick(2'000));
+                   if (cluster.Pick(2) == 0 || cluster.Live().size() < 3) {
+                     cluster.JoinNew();
+                   } else {
+                     cluster.Leave(*cluster.AnyLive());
+                   }
+                 }
+                 cluster.SleepMs(1'000);
+               }});
+}
+
+TEST(ClusterSim, NothingIsMissedWhenNodesJoin) {
+  SimOptions options{.nodes = 2};
+  RunScenario({"NothingIsMissedWhenNodesJoin", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 for (int round = 0; round < 4; ++round) {
+                   cluster.SleepMs(cluster.Pick(1'500));
+                   cluster.JoinNew();
+                 }
+                 cluster.SleepMs(1'000);
+               }});
+}
+
+// Everybody answers and nobody is lost, so nothing may fail, be missed or come back.
+TEST(ClusterSim, FalseAlarms) {
+  RunScenario({"FalseAlarms", 5, {}, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 for (int round = 0; round < 8; ++round) {
+                   cluster.SleepMs(cluster.Pick(2'500));
+                   cluster.Accuse(*cluster.AnyLive());
+                   if (cluster.Pick(3) == 0) cluster.Accuse(*cluster.AnyLive());
+                 }
+                 cluster.SleepMs(1'000);
+               }});
+}
+
+void OneOfAll(SimCluster& cluster) {
+  SimNode& node = *cluster.AnyLive();
+  switch (cluster.Pick(9)) {
+    case 0:
+      cluster.Kill(node);
+      cluster.SleepMs(cluster.Pick(12'000));
+      cluster.Join(node.stable_id(), true);
+      return;
+    case 1:
+      cluster.Pause(node);
+      cluster.SleepMs(cluster.Pick(15'000));
+      return cluster.Resume(node);
+    case 2: return cluster.Partition();
+    case 3: return cluster.BlockOneWay();
+    case 4: return cluster.SetFaults(Lossy(cluster));
+    case 5: return cluster.SetMetadataFault(static_cast<MetadataFault>(cluster.Pick(5)));
+    case 6: return cluster.WipeMetadata();
+    case 7: return cluster.Accuse(node);
+    default: cluster.HealNetwork(); return cluster.SetMetadataFault(MetadataFault::kNone);
+  }
+}
+
+// Whatever happens: only values that were put, calls that end, and all is well in the end.
+TEST(ClusterSim, AllFaultsAtOnce) {
+  SimOptions options{.losses = true, .revivals = true, .failures = true};
+  RunScenario({"AllFaultsAtOnce", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 for (int round = 0; round < 8; ++round) {
+                   cluster.SleepMs(cluster.Pick(3'000));
+                   OneOfAll(cluster);
+                 }
+               }});
+}
+
+TEST(ClusterSim, PausedNodes) {
+  SimOptions options{.losses = true, .failures = true};
+  RunScenario({"PausedNodes", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({});
+                 for (int round = 0; round < 2; ++round) {
+                   cluster.SleepMs(500 + cluster.Pick(2'000));
+                   SimNode& node = *cluster.AnyLive();
+                   cluster.Pause(node);
+                   // A lease is 10 s.
+                   cluster.SleepMs(cluster.Pick(2) == 0 ? 15'000 : cluster.Pick(12'000));
+                   cluster.Resume(node);
+                   // What it has of values that were overwritten meanwhile goes soon.
+                   cluster.SleepMs(8'000);
+                 }
+                 cluster.SleepMs(3'000);
+               }});
+}
+
+}  // namespace
+}  // namespace mooncake::testing
