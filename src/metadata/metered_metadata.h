@@ -52,6 +52,7 @@ class MeteredMetadata final : public MetadataStore {
     return Metered("put_document",
                    [&] { return inner_->PutDocument(name, text, expected_version); });
   }
+  void EndBy(uint64_t deadline_ms) override { inner_->EndBy(deadline_ms); }
 
  private:
   template <typename Ask>
