@@ -26,7 +26,7 @@ class Tls {
  public:
   // kInvalidArgument names the file that cannot be used. Also the way to check options early.
   static Result<std::unique_ptr<Tls>> New(const TlsOptions& options, const std::string& host);
-  struct Handles;  // OpenSSL's.
+  struct Handles;                                  // OpenSSL's.
   explicit Tls(std::unique_ptr<Handles> handles);  // See New.
   ~Tls();
   Tls(const Tls&) = delete;
