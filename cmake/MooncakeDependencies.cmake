@@ -3,11 +3,11 @@
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
-find_package(OpenSSL REQUIRED)                  # transfer/tcp: OpenSSL::Crypto
+find_package(OpenSSL REQUIRED)                  # metadata/net: OpenSSL::SSL; transfer/tcp: Crypto
 find_package(Hiredis REQUIRED MODULE)           # metadata/redis: hiredis::hiredis
 find_package(SQLite3 REQUIRED)                  # metadata/sqlite: SQLite::SQLite3
 find_package(Protobuf REQUIRED)                 # proto: protobuf::libprotobuf
-find_package(gRPC CONFIG REQUIRED)              # metadata/etcd, daemon, client: gRPC::grpc++
+find_package(gRPC CONFIG REQUIRED)              # daemon, client: gRPC::grpc++
 find_package(fmt CONFIG REQUIRED)               # obs: fmt::fmt
 find_package(spdlog CONFIG REQUIRED)            # obs: spdlog::spdlog
 find_package(prometheus-cpp CONFIG REQUIRED)    # obs: prometheus-cpp::core

@@ -41,7 +41,8 @@ struct StoreConfig {
   std::string local_hostname;
   // "P2PHANDSHAKE" (endpoints travel in leases) or a redis:// URL.
   std::string transport_metadata_url = "P2PHANDSHAKE";
-  // memory://NAME, sqlite:///absolute/path.db, redis://[user:pass@]host:port/db.
+  // memory://NAME, sqlite:///absolute/path.db, redis://[user:pass@]host:port/db (rediss:// with
+  // TLS) or etcd://[user:pass@]host:port[,host:port][/prefix]. docs/operations.md has them all.
   std::string metadata_url;
   uint64_t global_segment_size = 0;  // Bytes of storage offered to the cluster; 0: none.
   uint64_t local_buffer_size = 0;    // Bytes of the registered pool behind BufferPool; 0: none.
@@ -94,8 +95,8 @@ struct StoreConfig {
 
   std::string redis_username;  // Used where the URL names none.
   std::string redis_password;
-  uint64_t redis_connect_timeout_ms = 3'000;
-  uint64_t redis_io_timeout_ms = 3'000;
+  uint64_t redis_connect_timeout_ms = 3'000;  // Also of etcd.
+  uint64_t redis_io_timeout_ms = 3'000;       // Likewise.
 };
 
 // Parses "512MB", "1.5 gib", "4096": NUMBER[unit], unit B, K, M, G or T with an optional B or

@@ -10,6 +10,7 @@
 #include "base/hostport.h"
 #include "base/url.h"
 #include "client/process_observability.h"
+#include "metadata/etcd/etcd_metadata.h"
 #include "metadata/memory/memory_metadata.h"
 #include "metadata/metered_metadata.h"
 #include "metadata/records.h"
@@ -50,11 +51,15 @@ Result<std::unique_ptr<MetadataStore>> OpenMetadata(const StoreConfig& config, R
     return metadata::RedisMetadata::Open(url, options, runtime);
   }
   if (url.starts_with("etcd://")) {
-    return Unsupported("metadata_url: etcd:// is not supported yet; use redis:// or sqlite://");
+    metadata::EtcdOptions options;
+    options.keyspace = config.keyspace;
+    options.timeouts.connect_ms = config.redis_connect_timeout_ms;
+    options.timeouts.io_ms = config.redis_io_timeout_ms;
+    return metadata::EtcdMetadata::Open(url, options, runtime);
   }
   return InvalidArgument(
-      fmt::format("metadata_url '{}': expected memory://NAME, sqlite:///absolute/path.db or "
-                  "redis://[user:pass@]host:port/db",
+      fmt::format("metadata_url '{}': expected memory://NAME, sqlite:///absolute/path.db, "
+                  "redis://[user:pass@]host:port/db or etcd://host:port[,host:port]",
                   base::RedactUrl(url)));
 }
 

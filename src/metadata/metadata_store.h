@@ -3,9 +3,9 @@
 // revision number that grows with every change of the membership. Routes and bytes never pass
 // here; no request needs it.
 //
-// Adapters: memory (one process), sqlite (one host), redis; all pass the contract suite in
+// Adapters: memory (one process), sqlite (one host), redis, etcd; all pass the contract suite in
 // tests/unit/metadata/contract.h. The clock that expires leases is the service's own wherever
-// it has one (Redis TIME), so that the clocks of the nodes do not matter.
+// it has one (Redis TIME, etcd's leases), so that the clocks of the nodes do not matter.
 //
 // Thread-safe. Every call is bounded by the adapter's timeouts and reconnects by itself.
 // Errors: kMetadata when the service did not answer or refused; the others as stated.
@@ -131,6 +131,11 @@ class MetadataStore {
   virtual Result<Document> GetDocument(const std::string& name) = 0;
   virtual Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                        uint64_t expected_version) = 0;
+
+  // From now on every call, also one that is being waited in, ends by then (Runtime::NowMs), and
+  // later ones fail at once. For a node that leaves beside a service that hangs. A later call
+  // moves the limit, either way. Does nothing where calls do not wait.
+  virtual void EndBy(uint64_t /*deadline_ms*/) {}
 };
 
 }  // namespace mooncake

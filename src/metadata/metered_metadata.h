@@ -55,6 +55,7 @@ class MeteredMetadata final : public MetadataStore {
     return Metered("metadata.put_document",
                    [&] { return inner_->PutDocument(name, text, expected_version); });
   }
+  void EndBy(uint64_t deadline_ms) override { inner_->EndBy(deadline_ms); }
 
  private:
   static constexpr size_t kSpanPrefixSize = sizeof("metadata.") - 1;

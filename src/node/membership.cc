@@ -11,6 +11,8 @@ namespace mooncake::node {
 namespace {
 constexpr uint64_t kJoinRetryMs = 200;
 constexpr uint64_t kBeatRetryMs = 500;
+// Whoever hears that a service came back empty registers again, which is everybody at once.
+constexpr uint64_t kBeatSpreadMs = 500;
 constexpr size_t kSuspicionsMax = 4096;
 constexpr uint64_t kTickMs = 250;
 // How long this process may stand still before its slots may have moved: half of the lease, as a
@@ -214,8 +216,11 @@ void Membership::HeartbeatLoop() {
   // Spread over the interval, so that nodes started together do not beat together.
   uint64_t wait_ms = 1 + runtime_.Random() % std::max<uint64_t>(options_.heartbeat_interval_ms, 1);
   while (!stop_.load()) {
-    beat_->WaitUntil(runtime_.NowMs() + wait_ms);
+    const bool woken = beat_->WaitUntil(runtime_.NowMs() + wait_ms);
     beat_->Clear();
+    if (woken && !stop_.load()) {
+      beat_->WaitUntil(runtime_.NowMs() + runtime_.Random() % kBeatSpreadMs);
+    }
     if (stop_.load()) return;
     const Status status = Renew();
     NoteHeartbeat(status);

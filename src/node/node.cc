@@ -13,6 +13,9 @@ namespace {
 constexpr uint64_t kHolderPingMs = 2'000;
 constexpr uint64_t kCallersLeaveMs = 3'000;
 constexpr uint64_t kFlushMs = 1'000;
+// For each farewell to the metadata service; a lease that is not released lapses by itself.
+constexpr uint64_t kFarewellMs = 1'500;
+constexpr uint64_t kHopelessMs = 200;  // After one that was not heard.
 constexpr uint64_t kTellMs = 1'500;
 constexpr uint64_t kFirstViewMs = 5'000;
 }  // namespace
@@ -168,6 +171,10 @@ void Node::TellAll(uint64_t revision) {
 }
 
 void Node::Leave() {
+  const auto farewell_within = [this](uint64_t ms) {
+    ports_.metadata.EndBy(ports_.runtime.NowMs() + ms);
+  };
+  farewell_within(kFarewellMs);
   const ViewPtr view = membership_->view();
   const bool others = view->nodes().size() > 1;
   const bool kept_routes = routes_.route_count() > 0;
@@ -179,6 +186,7 @@ void Node::Leave() {
       membership_->RefreshTo(0, ports_.runtime.NowMs() + kTellMs);
       TellAll(membership_->view()->revision());
     }
+    farewell_within(draining.ok() ? kFarewellMs : kHopelessMs);
   }
   const bool had_bytes = extents_.Usage().first > 0;
   const Result<uint64_t> revision = membership_->Leave();
@@ -192,6 +200,7 @@ void Node::Close() {
   if (peers_) peers_->EndBy(limit_ms + kCallersLeaveMs);  // Not held up by a silent peer.
   while (gate_.inside() > 0 && ports_.runtime.NowMs() < limit_ms) ports_.runtime.SleepMs(1);
   handoff_stop_->Set();
+  ports_.metadata.EndBy(ports_.runtime.NowMs() + kFarewellMs);  // It may be asking.
   if (handoff_watch_) handoff_watch_->Join();
   if (migrations_) migrations_->Stop();
   if (reconciler_) reconciler_->Stop();

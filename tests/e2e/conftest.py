@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
@@ -43,9 +46,20 @@ class Redis:
 
     def start(self) -> None:
         command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder)]
+        command += [
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(self._folder),
+            *self.arguments(),
+        ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         eventually(self._answers)
+
+    def arguments(self) -> list[str]:
+        return []
 
     def _answers(self) -> bool:
         with (
@@ -66,6 +80,67 @@ class Redis:
 
     def keys(self) -> int:
         return int(self.command("DBSIZE"))
+
+    def lose_everything(self) -> None:
+        """While it runs."""
+        self.command("FLUSHALL")
+
+    def wipe(self) -> None:
+        """While it is stopped; it keeps nothing anyway."""
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+class Etcd:
+    """A private etcd of one member. What it was told survives a stop."""
+
+    _EVERYTHING: ClassVar[dict[str, Any]] = {"key": "AA==", "range_end": "AA=="}
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self._peer_port = free_port(), free_port()
+        self.url = f"etcd://127.0.0.1:{self.port}"
+        self._data = folder / "etcd"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self.port, self._peer_port))
+        command = ["etcd", "--name=one", f"--data-dir={self._data}", "--unsafe-no-fsync"]
+        command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+        command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+        command += [f"--initial-cluster=one={peer}", "--heartbeat-interval=20"]
+        command += ["--election-timeout=200", "--logger=zap", "--log-level=error"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, **quiet)
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return "header" in self.command("/v3/kv/range", **self._EVERYTHING)
+        return False
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def command(self, path: str, **message: Any) -> dict[str, Any]:
+        data = json.dumps(message).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", data, 5) as answer:
+            return dict(json.load(answer))
+
+    def keys(self) -> int:
+        found = self.command("/v3/kv/range", **self._EVERYTHING, count_only=True)
+        return int(found.get("count", 0))
+
+    def lose_everything(self) -> None:
+        self.command("/v3/kv/deleterange", **self._EVERYTHING)
+
+    def wipe(self) -> None:
+        shutil.rmtree(self._data)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -143,15 +218,30 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
 
 
 @pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd (Debian: etcd-server)")
+    server = Etcd(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["redis", "etcd"])
+def service(request: pytest.FixtureRequest) -> Any:
+    """A metadata server; the test runs once with each kind."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/cluster.db"
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "etcd"])
 def metadata_url(request: pytest.FixtureRequest) -> str:
     """Of an empty cluster; the test runs once with each kind of metadata service."""
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis").url)
+    if request.param != "sqlite":
+        return str(request.getfixturevalue(request.param).url)
     return str(request.getfixturevalue("sqlite_url"))
 
 

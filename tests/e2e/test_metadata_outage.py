@@ -25,10 +25,10 @@ ROUTER = {**FAST, "global_segment_size": 0, "labels": {"storage": "false"}, "rou
 class Cluster:
     """Three nodes under load: two with storage, one without."""
 
-    def __init__(self, node: Callable[..., Any], redis: Any) -> None:
-        self.redis = redis
-        self.nodes = [node(redis.url, stable_id=f"n{i}", **FAST) for i in range(2)]
-        self.nodes.append(node(redis.url, stable_id="router", **ROUTER))
+    def __init__(self, node: Callable[..., Any], service: Any) -> None:
+        self.service = service
+        self.nodes = [node(service.url, stable_id=f"n{i}", **FAST) for i in range(2)]
+        self.nodes.append(node(service.url, stable_id="router", **ROUTER))
         self.keys = [[f"{i}/{k}" for k in range(20)] for i in range(3)]
         for one, keys in zip(self.nodes, self.keys):
             assert one.put_all(keys) == [0] * 20
@@ -57,7 +57,7 @@ class Cluster:
 
     def check_that_all_are_registered(self, node: Callable[..., Any]) -> None:
         """A newcomer, who knows nothing but the service, finds every node and every key."""
-        newcomer = node(self.redis.url, stable_id="newcomer", **FAST)
+        newcomer = node(self.service.url, stable_id="newcomer", **FAST)
 
         def owners() -> set[str]:
             rows = newcomer.list_segments(all=True)
@@ -72,24 +72,26 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(redis: Any, node: Callable[..., Any]) -> Cluster:
-    return Cluster(node, redis)
+def cluster(service: Any, node: Callable[..., Any]) -> Cluster:
+    return Cluster(node, service)
 
 
-@pytest.mark.parametrize("kind", ["stopped", "hung", "hung and then empty"])
+@pytest.mark.parametrize("kind", ["stopped", "hung", "stopped, then empty", "hung, then empty"])
 def test_an_outage_fails_no_request(cluster: Cluster, node: Callable[..., Any], kind: str) -> None:
-    if kind == "stopped":
-        cluster.redis.stop()
+    if kind.startswith("stopped"):
+        cluster.service.stop()
     else:
-        cluster.redis.signal(signal.SIGSTOP)
+        cluster.service.signal(signal.SIGSTOP)
     cluster.go_on_for(OUTAGE_S)
     cluster.check_that_nothing_failed()
     if kind == "hung":
-        cluster.redis.signal(signal.SIGCONT)
+        cluster.service.signal(signal.SIGCONT)
     else:
-        cluster.redis.stop()
-        cluster.redis.start()  # Empty.
-    eventually(lambda: cluster.redis.keys() > 0, 5)
+        cluster.service.stop()
+        if kind.endswith("empty"):
+            cluster.service.wipe()
+        cluster.service.start()
+    eventually(lambda: cluster.service.keys() > 0, 5)
     cluster.go_on_for(LEASE_S)
     cluster.check_that_nothing_failed()
     cluster.check_that_all_are_registered(node)
@@ -101,35 +103,36 @@ def test_losing_everything_at_once_fails_no_request(
     cluster: Cluster, node: Callable[..., Any]
 ) -> None:
     for _ in range(3):
-        cluster.redis.command("FLUSHALL")
+        cluster.service.lose_everything()
         cluster.go_on_for(1)
     cluster.check_that_nothing_failed()
     cluster.check_that_all_are_registered(node)
 
 
+@pytest.mark.parametrize("service", ["redis"], indirect=True)
 def test_cut_connections_fail_no_request(cluster: Cluster, node: Callable[..., Any]) -> None:
     end = time.monotonic() + (60 if LONG else 4)
     while time.monotonic() < end:
-        cluster.redis.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        cluster.service.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         cluster.wait_for_progress()
     cluster.check_that_nothing_failed()
     cluster.check_that_all_are_registered(node)
 
 
 def test_a_lease_that_lapsed_while_the_service_was_away_is_no_death(
-    redis: Any, node: Callable[..., Any]
+    service: Any, node: Callable[..., Any]
 ) -> None:
     """A member that dies during an outage is gone once the service is back."""
-    stays = node(redis.url, stable_id="stays", **FAST)
-    dies = node(redis.url, stable_id="dies", **FAST)
+    stays = node(service.url, stable_id="stays", **FAST)
+    dies = node(service.url, stable_id="dies", **FAST)
     assert stays.put_all(["on stays"]) == dies.put_all(["on dies"]) == [0]
     assert stays.read_all(["on dies"])["right"] == ["on dies"]
-    redis.stop()
+    service.stop()
     dies.kill()
     start = time.monotonic()
     assert stays.get("on dies") == b""
     assert time.monotonic() - start < 8
-    redis.start()
+    service.start()
 
     def gone() -> bool:
         owners = [row["owner"] for row in stays.list_segments(all=True)]
@@ -141,15 +144,15 @@ def test_a_lease_that_lapsed_while_the_service_was_away_is_no_death(
 
 
 def test_clients_wait_for_a_service_that_comes_late(
-    redis: Any, spawn: Callable[[], Any], settings: Callable[..., Any]
+    service: Any, spawn: Callable[[], Any], settings: Callable[..., Any]
 ) -> None:
-    redis.stop()
+    service.stop()
     clients = [spawn() for _ in range(4)]
     for client in clients:
-        client.send("setup", settings(redis.url, **FAST, startup_timeout_ms=30_000))
+        client.send("setup", settings(service.url, **FAST, startup_timeout_ms=30_000))
     start = time.monotonic()
     eventually(lambda: time.monotonic() - start > (20 if LONG else 2))
-    redis.start()
+    service.start()
     assert [client.receive() for client in clients] == [0] * 4
     for number, client in enumerate(clients):  # At once, while others may still be joining.
         key = f"first of {number}"

@@ -22,7 +22,7 @@ auto FaultyMetadata::Pass(Call call) -> decltype(call()) {
   switch (fault) {
     case MetadataFault::kDown: return MetadataError("injected: the service is down");
     case MetadataFault::kHung:
-      runtime_.SleepMs(options_.timeout_ms);
+      runtime_.SleepMs(std::min(options_.timeout_ms, MsUntil(end_by_ms_)));
       return MetadataError("injected: the service does not answer");
     case MetadataFault::kSlow: runtime_.SleepMs(options_.slow_ms); return call();
     case MetadataFault::kFailAfterApply: {

@@ -49,14 +49,20 @@ class FaultyMetadata final : public MetadataStore {
   Result<Document> GetDocument(const std::string& name) override;
   Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                uint64_t expected_version) override;
+  void EndBy(uint64_t deadline_ms) override { end_by_ms_ = deadline_ms; }
 
  private:
+  uint64_t MsUntil(uint64_t deadline_ms) {
+    const uint64_t now_ms = runtime_.NowMs();
+    return std::max(deadline_ms, now_ms) - now_ms;
+  }
   template <typename Call>
   auto Pass(Call call) -> decltype(call());
 
   MetadataStore& inner_;
   Runtime& runtime_;
   const Options options_;
+  std::atomic<uint64_t> end_by_ms_ = UINT64_MAX;
   std::atomic<MetadataFault> fault_ = MetadataFault::kNone;
   std::atomic<MetadataFault> next_fault_ = MetadataFault::kNone;
   std::atomic<int> next_calls_ = 0;

@@ -1,12 +1,8 @@
 #include "support/redis_fixture.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -24,16 +20,6 @@ sockaddr_in Loopback(uint16_t port) {
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   return address;
-}
-
-uint16_t FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = Loopback(0);
-  socklen_t size = sizeof address;
-  bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 // Reads RESP from a blocking socket; the end of the stream reads as empty.
@@ -119,46 +105,22 @@ RedisFixture::RedisFixture(Runtime& runtime, std::string password,
   }
 }
 
-RedisFixture::~RedisFixture() { Stop(); }
-
 bool RedisFixture::Start() {
   std::vector<std::string> words = {
       "redis-server", "--bind", "127.0.0.1",  "--port", std::to_string(port_), "--save", "",
       "--appendonly", "no",     "--loglevel", "warning"};
   if (!password_.empty()) words.insert(words.end(), {"--requirepass", password_});
   words.insert(words.end(), more_arguments_.begin(), more_arguments_.end());
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  const pid_t parent = getpid();
-  pid_ = fork();
-  if (pid_ == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int null = open("/dev/null", O_RDWR);
-    dup2(null, STDOUT_FILENO);
-    if (getppid() == parent) execvp(arguments[0], arguments.data());
-    _exit(127);
-  }
+  process_.Start(std::move(words));
   const uint64_t deadline_ms = runtime_.NowMs() + kStartMs;
   while (runtime_.NowMs() < deadline_ms) {
-    if (waitpid(pid_, nullptr, WNOHANG) == pid_) break;
+    if (!process_.Running()) break;
     if (Command({"PING"}) == "PONG") return true;
     runtime_.SleepMs(10);
   }
   Stop();
   return false;
 }
-
-void RedisFixture::Stop() {
-  if (pid_ <= 0) return;
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-  pid_ = -1;
-}
-
-void RedisFixture::Pause() { kill(pid_, SIGSTOP); }
-
-void RedisFixture::Resume() { kill(pid_, SIGCONT); }
 
 std::string RedisFixture::Command(const std::vector<std::string>& arguments, int db) {
   Answers answers(port_);

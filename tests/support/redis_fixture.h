@@ -2,13 +2,12 @@
 // the test asks, and killed with the test's process.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "runtime/runtime.h"
+#include "support/child_process.h"
 
 namespace mooncake::testing {
 
@@ -17,14 +16,11 @@ class RedisFixture {
   // Starts the server and waits until it answers. `runtime` is a real one.
   explicit RedisFixture(Runtime& runtime, std::string password = "",
                         std::vector<std::string> more_arguments = {});
-  ~RedisFixture();
-  RedisFixture(const RedisFixture&) = delete;
-  RedisFixture& operator=(const RedisFixture&) = delete;
 
-  bool Start();  // Empty, on the same port as before. False: it did not come up.
-  void Stop();   // At once, and with its data.
-  void Pause();  // Silent, with its connections open.
-  void Resume();
+  bool Start();                     // Empty, on the same port as before. False: it did not come up.
+  void Stop() { process_.Kill(); }  // At once, and with its data.
+  void Pause() { process_.Pause(); }
+  void Resume() { process_.Resume(); }
 
   // Sends one command on a connection of its own. Lists are joined by newlines; an error starts
   // with '-'; empty when the server does not answer.
@@ -45,7 +41,7 @@ class RedisFixture {
   const std::string password_;
   const std::vector<std::string> more_arguments_;
   uint16_t port_ = 0;
-  pid_t pid_ = -1;
+  ChildProcess process_;
 };
 
 // "a b" -> "a%20b": every byte but letters and digits.

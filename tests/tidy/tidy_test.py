@@ -39,7 +39,7 @@ NAMES_ADAPTERS = ("src/client/open_store", "src/bench/", "src/admin/", "src/daem
 HOMES = {
     r"hiredis/": ["src/metadata/redis/"],
     r"sqlite3\.h": ["src/metadata/sqlite/"],
-    r"(grpc|grpcpp)/|.*\.grpc\.pb\.h": ["src/metadata/etcd/", "src/daemon/", "src/client/dummy"],
+    r"(grpc|grpcpp)/|.*\.grpc\.pb\.h": ["src/daemon/", "src/client/dummy"],
     r"(infiniband|rdma)/": ["src/transfer/rdma/"],
     r"(spdlog|prometheus)/": ["src/obs/"],
     r"pybind11/": ["python/src/"],

@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "metadata/net/stream.h"
 #include "metadata/redis/redis_url.h"
 #include "mooncake/result.h"
 #include "runtime/runtime.h"
 
-struct redisContext;  // NOLINT(readability-identifier-naming): hiredis's name.
+struct redisReader;  // NOLINT(readability-identifier-naming): hiredis's name.
 
 namespace mooncake::metadata {
 
@@ -26,9 +27,16 @@ struct RedisAnswer {
   std::vector<std::string> items;  // One item for anything but a list.
 };
 
+struct FreeRedisReader {
+  void operator()(redisReader* reader) const;
+};
+
+// hiredis parses the answers; the bytes come and go through a Stream.
 class RedisConnection {
  public:
-  RedisConnection(const RedisAddress& address, RedisTimeouts timeouts, Runtime& runtime);
+  // `end_by_ms`: as of Stream. It and `address` outlive the connection.
+  RedisConnection(const RedisAddress& address, RedisTimeouts timeouts,
+                  const std::atomic<uint64_t>& end_by_ms, Runtime& runtime);
   ~RedisConnection();
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;
@@ -39,24 +47,20 @@ class RedisConnection {
   // One exchange. An error that the server states is an answer; only a connection that failed,
   // and is of no use any more, is an error. kTransport: the process was interrupted.
   Result<RedisAnswer> Exchange(const std::vector<std::string>& arguments);
-  // After an error: the other side closed the connection, so another one may do. False for a
-  // server that is silent or refuses: the next one would cost as much and do no better.
-  bool broken() const { return broken_; }
-  // Whether an idle connection still looks usable, without asking the server.
-  bool Idle() const;
+  // As of Stream.
+  bool broken() const { return stream_.broken(); }
+  bool Idle() const { return stream_.Idle(); }
 
  private:
   Status Authenticate();
   Status Select();
-  Status Send(const std::vector<std::string>& arguments, uint64_t deadline_ms);
-  Status Wait(short events, uint64_t deadline_ms);
-  Error Fail(bool broken, std::string why);
+  Error Refused(std::string_view why) const;
 
   const RedisAddress& address_;
   const RedisTimeouts timeouts_;
   Runtime& runtime_;
-  redisContext* context_ = nullptr;
-  bool broken_ = false;
+  Stream stream_;
+  const std::unique_ptr<redisReader, FreeRedisReader> reader_;
 };
 
 // The first word of an error answer ("NOAUTH"); servers put what they like behind it.

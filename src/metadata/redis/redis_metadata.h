@@ -27,7 +27,7 @@ struct RedisOptions {
 class RedisMetadata final : public MetadataStore {
  public:
   // Does not connect yet: a server may come later than its clients. kInvalidArgument: not such a
-  // URL. kUnsupported: rediss://. `runtime` outlives the store.
+  // URL, or a file for TLS that cannot be used. `runtime` outlives the store.
   static Result<std::unique_ptr<MetadataStore>> Open(std::string_view url,
                                                      const RedisOptions& options, Runtime& runtime);
   RedisMetadata(RedisAddress address, const RedisOptions& options, Runtime& runtime);
@@ -43,6 +43,7 @@ class RedisMetadata final : public MetadataStore {
   Result<Document> GetDocument(const std::string& name) override;
   Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                uint64_t expected_version) override;
+  void EndBy(uint64_t deadline_ms) override { pool_.EndBy(deadline_ms); }
 
  private:
   // The answer's first item is its kind; at least `items_min` items or kMetadata.

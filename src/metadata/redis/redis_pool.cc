@@ -44,7 +44,7 @@ Result<std::vector<std::string>> RedisPool::RunScript(const std::string& key,
   Result<RedisAnswer> answer = RedisAnswer{};
   for (int i = 0; i < kTriesMax && again; ++i) {
     if (i > 1) runtime_.SleepMs(std::min(uint64_t{1} << i, kPauseMsMax));
-    if (i > 1 && runtime_.NowMs() >= deadline_ms) break;
+    if (i > 1 && runtime_.NowMs() >= std::min(deadline_ms, end_by_ms_.load())) break;
     answer = Try(key, arguments, again);
   }
   if (!answer) return answer.error();
@@ -56,7 +56,7 @@ Result<RedisAnswer> RedisPool::Try(const std::string& key,
                                    const std::vector<std::string>& arguments, bool& again) {
   std::unique_ptr<RedisConnection> connection = TakeIdle();
   if (connection == nullptr) {
-    connection = std::make_unique<RedisConnection>(address_, timeouts_, runtime_);
+    connection = std::make_unique<RedisConnection>(address_, timeouts_, end_by_ms_, runtime_);
     Status connected = connection->Connect();
     again = connection->broken();
     if (!connected.ok()) return connected.error();

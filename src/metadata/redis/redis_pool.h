@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ class RedisPool {
   Result<std::vector<std::string>> RunScript(const std::string& key,
                                              const std::vector<std::string>& arguments);
 
+  // As MetadataStore::EndBy.
+  void EndBy(uint64_t deadline_ms) { end_by_ms_.store(deadline_ms, std::memory_order_relaxed); }
+
  private:
   // One try. `again`: it failed in a way that a new connection may not.
   Result<RedisAnswer> Try(const std::string& key, const std::vector<std::string>& arguments,
@@ -40,6 +44,7 @@ class RedisPool {
   const RedisTimeouts timeouts_;
   Runtime& runtime_;
   const pid_t pid_;
+  std::atomic<uint64_t> end_by_ms_{UINT64_MAX};
   base::Mutex mu_;
   std::vector<std::unique_ptr<RedisConnection>> idle_ MC_GUARDED_BY(mu_);
   std::string script_hash_ MC_GUARDED_BY(mu_);  // As the server names it; empty: not asked yet.

@@ -3,32 +3,17 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <optional>
+
+#include "base/url.h"
+#include "metadata/net/tls_query.h"
 
 namespace mooncake::metadata {
 namespace {
 
-constexpr std::string_view kForm = "redis://[user:password@]host[:port][/db]";
+constexpr std::string_view kForm = "redis[s]://[user:password@]host[:port][/db][?tls_ca=FILE...]";
 
 Error Malformed(std::string_view part, std::string_view why) {
   return InvalidArgument(fmt::format("metadata_url: {} {}; the form is {}", part, why, kForm));
-}
-
-std::optional<std::string> PercentDecode(std::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      decoded += text[i];
-      continue;
-    }
-    unsigned value = 0;
-    if (i + 2 >= text.size()) return std::nullopt;
-    const char* digits = text.data() + i + 1;
-    if (std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2) return std::nullopt;
-    decoded += static_cast<char>(value);
-    i += 2;
-  }
-  return decoded;
 }
 
 template <typename Number>
@@ -41,9 +26,9 @@ bool ParseNumber(std::string_view text, Number& out) {
 
 Status ParseCredentials(std::string_view text, RedisAddress& address) {
   const size_t colon = text.find(':');
-  const auto username = PercentDecode(text.substr(0, colon));
+  const auto username = base::PercentDecode(text.substr(0, colon));
   const auto password =
-      colon == std::string_view::npos ? std::string() : PercentDecode(text.substr(colon + 1));
+      colon == std::string_view::npos ? std::string() : base::PercentDecode(text.substr(colon + 1));
   if (!username || !password) return Malformed("the credentials", "have a broken % escape");
   address.username = *username;
   address.password = *password;
@@ -78,18 +63,18 @@ Status ParseHostPort(std::string_view text, RedisAddress& address) {
 
 std::string RedisAddress::ToString() const {
   const bool v6 = host.find(':') != std::string::npos;
-  return fmt::format("redis://{}{}{}:{}/{}", v6 ? "[" : "", host, v6 ? "]" : "", port, db);
+  return fmt::format("redis{}://{}{}{}:{}/{}", tls ? "s" : "", v6 ? "[" : "", host, v6 ? "]" : "",
+                     port, db);
 }
 
 Result<RedisAddress> ParseRedisUrl(std::string_view url) {
-  if (url.starts_with("rediss://")) {
-    return Unsupported(
-        "metadata_url: rediss:// needs TLS, which this build's Redis client lacks; "
-        "use redis:// through a TLS tunnel");
+  constexpr std::string_view kPlain = "redis://";
+  constexpr std::string_view kSecure = "rediss://";
+  const bool secure = url.starts_with(kSecure);
+  if (!secure && !url.starts_with(kPlain)) {
+    return Malformed("the scheme", "is neither redis:// nor rediss://");
   }
-  constexpr std::string_view kScheme = "redis://";
-  if (!url.starts_with(kScheme)) return Malformed("the scheme", "is not redis://");
-  std::string_view rest = url.substr(kScheme.size());
+  std::string_view rest = url.substr(secure ? kSecure.size() : kPlain.size());
   RedisAddress address;
   // The last @: an unescaped one in a password is a common slip, and hosts have none.
   const size_t at = rest.rfind('@');
@@ -97,8 +82,18 @@ Result<RedisAddress> ParseRedisUrl(std::string_view url) {
     MC_RETURN_IF_ERROR(ParseCredentials(rest.substr(0, at), address));
     rest.remove_prefix(at + 1);
   }
+  const size_t question = rest.find('?');
+  if (question != std::string_view::npos && !secure) {
+    return Malformed("the part behind ?", "is for rediss:// only");
+  }
+  if (secure) {
+    const bool has = question != std::string_view::npos;
+    MC_TRY(address.tls, ParseTlsQuery(has ? rest.substr(question + 1) : ""));
+  }
+  rest = rest.substr(0, question);
   const size_t slash = rest.find('/');
   MC_RETURN_IF_ERROR(ParseHostPort(rest.substr(0, slash), address));
+  if (address.tls) MC_RETURN_IF_ERROR(Tls::New(*address.tls, address.host));
   if (slash == std::string_view::npos) return address;
   const std::string_view db = rest.substr(slash + 1);
   if (!db.empty() && (!ParseNumber(db, address.db) || address.db > 0x7fffffff)) {

@@ -14,7 +14,7 @@
 namespace mooncake::metadata {
 namespace {
 
-constexpr int kRetryMs = 5;
+constexpr uint64_t kRetryMs = 5;
 
 constexpr const char* kSchema = R"sql(
 CREATE TABLE IF NOT EXISTS meta (
@@ -42,10 +42,9 @@ CREATE TABLE IF NOT EXISTS documents (
 class FolderLock {
  public:
   // Gives up after the time and goes on without: a stopped process must not stop all others.
-  FolderLock(const std::string& folder, uint64_t timeout_ms)
+  FolderLock(const std::string& folder, const SqliteConnection::BusyLimit& limit_ms)
       : fd_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    const uint64_t tries_max = 1 + timeout_ms / kRetryMs;
-    for (uint64_t i = 0; fd_ >= 0 && i < tries_max; ++i) {
+    for (uint64_t i = 0; fd_ >= 0 && i <= limit_ms / kRetryMs; ++i) {
       if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
       sqlite3_sleep(kRetryMs);
     }
@@ -67,15 +66,15 @@ bool Exists(const std::string& path) {
 
 }  // namespace
 
-SqliteConnection::SqliteConnection(std::string path, uint64_t busy_timeout_ms)
-    : path_(std::move(path)), busy_timeout_ms_(busy_timeout_ms) {}
+SqliteConnection::SqliteConnection(std::string path, const BusyLimit& busy_limit_ms)
+    : path_(std::move(path)), busy_limit_ms_(busy_limit_ms) {}
 
 SqliteConnection::~SqliteConnection() {
   if (db_ != nullptr) sqlite3_close_v2(db_);
 }
 
 Result<std::unique_ptr<SqliteConnection>> SqliteConnection::Open(const std::string& path,
-                                                                 uint64_t busy_timeout_ms) {
+                                                                 const BusyLimit& busy_limit_ms) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -83,12 +82,12 @@ Result<std::unique_ptr<SqliteConnection>> SqliteConnection::Open(const std::stri
     return MetadataError(
         fmt::format("sqlite: cannot create the folder {}: {}", folder.string(), error.message()));
   }
-  const FolderLock lock(folder.string(), busy_timeout_ms);
+  const FolderLock lock(folder.string(), busy_limit_ms);
   if (!Exists(path)) {  // A log without its database belongs to one that was deleted.
     unlink((path + "-wal").c_str());
     unlink((path + "-shm").c_str());
   }
-  auto connection = std::make_unique<SqliteConnection>(path, busy_timeout_ms);
+  auto connection = std::make_unique<SqliteConnection>(path, busy_limit_ms);
   connection->Connect();
   if (connection->failed()) return connection->Error().error();
   return connection;
@@ -98,7 +97,7 @@ void SqliteConnection::Connect() {
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
   NoteFailure(sqlite3_open_v2(path_.c_str(), &db_, flags, nullptr));
   if (failed()) return;
-  sqlite3_busy_timeout(db_, static_cast<int>(busy_timeout_ms_));
+  sqlite3_busy_handler(db_, OnBusy, this);
   UseWriteAheadLog();
   // A lost last commit after a power failure is harmless: every lease has lapsed by then.
   Exec("PRAGMA synchronous=NORMAL");
@@ -110,10 +109,17 @@ void SqliteConnection::Connect() {
   index_ = IdOf(path_ + "-shm");
 }
 
+// By the number of pauses, as SQLite asks again after each.
+int SqliteConnection::OnBusy(void* connection, int count) {
+  const auto& self = *static_cast<SqliteConnection*>(connection);
+  if (static_cast<uint64_t>(count) >= self.busy_limit_ms_ / kRetryMs) return 0;
+  sqlite3_sleep(kRetryMs);
+  return 1;
+}
+
 void SqliteConnection::UseWriteAheadLog() {
   // The change of mode does not wait for others as statements do.
-  const uint64_t tries_max = 1 + busy_timeout_ms_ / kRetryMs;
-  for (uint64_t i = 0; i < tries_max; ++i) {
+  for (uint64_t i = 0; i <= busy_limit_ms_ / kRetryMs; ++i) {
     ClearError();
     Exec("PRAGMA journal_mode=WAL");
     if (code_ != SQLITE_BUSY && code_ != SQLITE_LOCKED) return;
@@ -130,7 +136,7 @@ SqliteConnection::FileId SqliteConnection::IdOf(const std::string& path) {
 bool SqliteConnection::FileUnmoved() const { return IdOf(path_) == file_; }
 
 void SqliteConnection::RemoveStaleLog() const {
-  const FolderLock lock(std::filesystem::path(path_).parent_path().string(), busy_timeout_ms_);
+  const FolderLock lock(std::filesystem::path(path_).parent_path().string(), busy_limit_ms_);
   if (log_.inode != 0 && IdOf(path_ + "-wal") == log_) unlink((path_ + "-wal").c_str());
   if (index_.inode != 0 && IdOf(path_ + "-shm") == index_) unlink((path_ + "-shm").c_str());
 }
@@ -169,9 +175,11 @@ Status SqliteConnection::Error() const {
   if (!failed()) return Ok();
   if (code_ == SQLITE_BUSY || code_ == SQLITE_LOCKED) {
     return MetadataError(
-        fmt::format("sqlite: {} stayed locked for {} ms", path_, busy_timeout_ms_));
+        fmt::format("sqlite: {} stayed locked for {} ms", path_, busy_limit_ms_.load()));
   }
-  return MetadataError(fmt::format("sqlite: {}: {}", path_, message_));
+  const bool damaged = code_ == SQLITE_CORRUPT || code_ == SQLITE_NOTADB;
+  return MetadataError(fmt::format("sqlite: {}: {}{}", path_, message_,
+                                   damaged ? "; once it is deleted, the nodes write it anew" : ""));
 }
 
 SqliteStatement::SqliteStatement(SqliteConnection& connection, const char* sql)

@@ -5,6 +5,7 @@
 // Used by one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,10 +20,14 @@ namespace mooncake::metadata {
 
 class SqliteConnection {
  public:
+  // How long to wait for other processes; it may move while somebody waits.
+  using BusyLimit = std::atomic<uint64_t>;
+
   // Opens or creates the file, its folder and its tables. Many processes may do so at once.
+  // `busy_limit_ms` outlives the connection.
   static Result<std::unique_ptr<SqliteConnection>> Open(const std::string& path,
-                                                        uint64_t busy_timeout_ms);
-  SqliteConnection(std::string path, uint64_t busy_timeout_ms);  // Not connected: see Open.
+                                                        const BusyLimit& busy_limit_ms);
+  SqliteConnection(std::string path, const BusyLimit& busy_limit_ms);  // Not connected: see Open.
   ~SqliteConnection();
   SqliteConnection(const SqliteConnection&) = delete;
   SqliteConnection& operator=(const SqliteConnection&) = delete;
@@ -58,9 +63,10 @@ class SqliteConnection {
   void Connect();
   void UseWriteAheadLog();
   void NoteFailure(int code);
+  static int OnBusy(void* connection, int count);
 
   const std::string path_;
-  const uint64_t busy_timeout_ms_;
+  const BusyLimit& busy_limit_ms_;
   sqlite3* db_ = nullptr;
   FileId file_, log_, index_;  // Of the database, its -wal and its -shm.
   int code_ = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "metadata/sqlite/sqlite_table.h"
@@ -19,23 +20,28 @@ Result<std::unique_ptr<MetadataStore>> SqliteMetadata::Open(std::string_view url
     return InvalidArgument(
         fmt::format("metadata_url is '{}', allowed is sqlite:///absolute/path.db", url));
   }
-  MC_TRY(std::unique_ptr<SqliteConnection> connection,
-         SqliteConnection::Open(path, options.busy_timeout_ms));
-  std::unique_ptr<MetadataStore> store = std::make_unique<SqliteMetadata>(
-      std::move(path), std::move(options), runtime, std::move(connection));
-  return store;
+  auto store = std::make_unique<SqliteMetadata>(std::move(path), std::move(options), runtime);
+  {
+    base::MutexLock lock(store->mu_);
+    MC_RETURN_IF_ERROR(store->ReopenLocked());
+  }
+  return std::unique_ptr<MetadataStore>(std::move(store));
 }
 
-SqliteMetadata::SqliteMetadata(std::string path, SqliteOptions options, Runtime& runtime,
-                               std::unique_ptr<SqliteConnection> connection)
+SqliteMetadata::SqliteMetadata(std::string path, SqliteOptions options, Runtime& runtime)
     : path_(std::move(path)),
       options_(std::move(options)),
       runtime_(runtime),
       pid_(getpid()),
-      connection_(std::move(connection)) {}
+      busy_limit_ms_(options_.busy_timeout_ms) {}
 
 SqliteMetadata::~SqliteMetadata() {
   if (getpid() != pid_ && connection_ != nullptr) connection_->Abandon();
+}
+
+void SqliteMetadata::EndBy(uint64_t deadline_ms) {
+  const uint64_t now_ms = runtime_.NowMs();
+  busy_limit_ms_ = std::min(options_.busy_timeout_ms, std::max(deadline_ms, now_ms) - now_ms);
 }
 
 Status SqliteMetadata::Transact(Access access, const Body& body) {
@@ -69,7 +75,7 @@ Status SqliteMetadata::TryLocked(Access access, const Body& body) {
 Status SqliteMetadata::ReopenLocked() {
   if (connection_ != nullptr && !connection_->FileUnmoved()) connection_->RemoveStaleLog();
   connection_.reset();
-  MC_TRY(connection_, SqliteConnection::Open(path_, options_.busy_timeout_ms));
+  MC_TRY(connection_, SqliteConnection::Open(path_, busy_limit_ms_));
   return Ok();
 }
 

@@ -30,9 +30,10 @@ class SqliteMetadata final : public TableStore {
   // Creates the file and its folder. kInvalidArgument: not such a URL. `runtime` outlives it.
   static Result<std::unique_ptr<MetadataStore>> Open(std::string_view url, SqliteOptions options,
                                                      Runtime& runtime);
-  SqliteMetadata(std::string path, SqliteOptions options, Runtime& runtime,
-                 std::unique_ptr<SqliteConnection> connection);
+  SqliteMetadata(std::string path, SqliteOptions options, Runtime& runtime);
   ~SqliteMetadata() override;
+
+  void EndBy(uint64_t deadline_ms) override;
 
  private:
   Status Transact(Access access, const Body& body) override;
@@ -43,6 +44,7 @@ class SqliteMetadata final : public TableStore {
   const SqliteOptions options_;
   Runtime& runtime_;
   const pid_t pid_;
+  SqliteConnection::BusyLimit busy_limit_ms_;
   base::Mutex mu_;
   std::unique_ptr<SqliteConnection> connection_ MC_GUARDED_BY(mu_);  // Null: to be opened.
 };

@@ -1,4 +1,6 @@
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,7 +165,8 @@ TEST_F(SqliteMetadataTest, ManyProcessesShareOneFile) {
 TEST_F(SqliteMetadataTest, AFileThatStaysLockedIsAnErrorInTime) {
   auto hasty = *SqliteMetadata::Open("sqlite://" + world_.Path(),
                                      {.keyspace = "ks", .busy_timeout_ms = 50}, world_.runtime());
-  auto holder = *metadata::SqliteConnection::Open(world_.Path(), 50);
+  const metadata::SqliteConnection::BusyLimit limit_ms = 50;
+  auto holder = *metadata::SqliteConnection::Open(world_.Path(), limit_ms);
   holder->Exec("BEGIN IMMEDIATE");
   Result<NodeId> id = hasty->Acquire(Named("n"), 60'000, std::nullopt, false);
   ASSERT_EQ(id.code(), ErrorCode::kMetadata);
@@ -171,6 +174,90 @@ TEST_F(SqliteMetadataTest, AFileThatStaysLockedIsAnErrorInTime) {
   EXPECT_TRUE(hasty->Poll().ok());  // Readers do not wait.
   holder->Exec("COMMIT");
   EXPECT_TRUE(hasty->Acquire(Named("n"), 60'000, std::nullopt, false).ok());
+}
+
+TEST_F(SqliteMetadataTest, TheLimitOfTheFarewellEndsTheWaitForALock) {
+  const metadata::SqliteConnection::BusyLimit limit_ms = 50;
+  auto holder = *metadata::SqliteConnection::Open(world_.Path(), limit_ms);
+  holder->Exec("BEGIN IMMEDIATE");
+  store_->EndBy(world_.runtime().NowMs() + 20);
+  Result<NodeId> id = store_->Acquire(Named("n"), 60'000, std::nullopt, false);
+  ASSERT_EQ(id.code(), ErrorCode::kMetadata);
+  EXPECT_THAT(id.error().context, HasSubstr("locked for 20 ms"));
+  holder->Exec("COMMIT");
+  EXPECT_TRUE(store_->Acquire(Named("n"), 60'000, std::nullopt, false).ok());
+}
+
+TEST_F(SqliteMetadataTest, ADamagedFileIsNamedWithTheWayOutAndWorksOnceItIsDeleted) {
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(store_->Acquire(Named("n" + std::to_string(i)), 60'000, std::nullopt, false).ok());
+  }
+  store_.reset();  // Takes the log into the file.
+  {
+    std::fstream file(world_.Path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(4096);
+    file << std::string(16384, '\xaa');
+  }
+  auto store = SqliteMetadata::Open("sqlite://" + world_.Path(), {"ks"}, world_.runtime());
+  const Status status = store.ok() ? Status((*store)->ReadChanges(0).error()) : store.error();
+  ASSERT_EQ(status.code(), ErrorCode::kMetadata);
+  EXPECT_THAT(status.error().context,
+              ::testing::AllOf(HasSubstr("meta.db"), HasSubstr("once it is deleted")));
+  world_.Forget();
+  auto fresh = world_.Connect("ks");
+  EXPECT_TRUE(fresh->Acquire(Named("n"), 60'000, std::nullopt, false).ok());
+}
+
+// What an Acquire says in a child process that `limits` has taken something from.
+std::string RefusalIn(const std::string& path, const std::function<void()>& limits) {
+  int text[2];
+  if (pipe(text) != 0) return "";
+  const pid_t child = fork();
+  if (child == 0) {
+    limits();
+    ManualRuntime runtime;
+    auto store = SqliteMetadata::Open("sqlite://" + path, {"ks"}, runtime);
+    std::string said = store.ok() ? "" : store.error().ToString();
+    for (int i = 0; store.ok() && said.empty() && i < 1000; ++i) {
+      const LeaseRecord record = Named("n" + std::to_string(i));
+      const auto id = (*store)->Acquire(record, 60'000, std::nullopt, false);
+      if (!id.ok()) said = id.error().ToString();
+    }
+    _exit(write(text[1], said.data(), said.size()) < 0);
+  }
+  close(text[1]);
+  std::string said;
+  for (char c = 0; read(text[0], &c, 1) == 1;) said += c;
+  close(text[0]);
+  waitpid(child, nullptr, 0);
+  return said;
+}
+
+TEST_F(SqliteMetadataTest, AFileThatMayOnlyBeReadIsNamed) {
+  store_.reset();
+  const fs::path folder = fs::path(world_.Path()).parent_path();
+  fs::permissions(folder.parent_path().parent_path(), fs::perms(0755));
+  fs::permissions(world_.Path(), fs::perms(0444));
+  fs::permissions(folder, fs::perms(0555));
+  const std::string said = RefusalIn(world_.Path(), [] {
+    if (getuid() == 0 && setuid(65534) != 0) _exit(1);  // Root may write anything.
+  });
+  EXPECT_THAT(said, ::testing::AllOf(HasSubstr("Metadata: sqlite: "), HasSubstr("meta.db"),
+                                     HasSubstr("readonly")));
+  fs::permissions(folder, fs::perms(0755));
+  fs::permissions(world_.Path(), fs::perms(0644));
+}
+
+TEST_F(SqliteMetadataTest, NoRoomToWriteIsNamedAndHarmsNoOtherProcess) {
+  ASSERT_TRUE(store_->Acquire(Named("other"), 60'000, std::nullopt, false).ok());
+  const std::string said = RefusalIn(world_.Path(), [] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{.rlim_cur = 100'000, .rlim_max = 100'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  });
+  EXPECT_THAT(said, ::testing::AllOf(HasSubstr("meta.db"), HasSubstr("disk")));
+  EXPECT_GE(store_->ReadChanges(0).value_or({}).leases.size(), 1u);
+  EXPECT_TRUE(store_->Acquire(Named("more"), 60'000, std::nullopt, false).ok());
 }
 
 }  // namespace

@@ -1,0 +1,156 @@
+#include "metadata/etcd/etcd_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace mooncake::metadata {
+namespace {
+
+constexpr size_t kIdleMax = 8;
+// Several, as members that are cut off again and again (a rolling restart) break more than one
+// connection in a row. The pauses double up to the longest.
+constexpr int kTriesMax = 10;
+constexpr uint64_t kPauseMsMax = 64;
+
+// How a refusal begins that comes in the place of a stream.
+constexpr std::string_view kStreamRefusal = "{\"error\"";
+
+constexpr int kInvalidArgumentCode = 3;
+constexpr int kDeadlineCode = 4;
+constexpr int kUnavailableCode = 14;
+constexpr int kUnauthenticatedCode = 16;
+
+// Tokens end with the server's process, and with every change of its users.
+bool TokenIsOld(const EtcdRefusal& refusal) {
+  if (refusal.code == kUnauthenticatedCode) return true;
+  return refusal.code == kInvalidArgumentCode &&
+         (refusal.message.find("auth token") != std::string::npos ||
+          refusal.message.find("auth store is old") != std::string::npos);
+}
+
+}  // namespace
+
+EtcdTransport::EtcdTransport(EtcdAddress address, EtcdTimeouts timeouts, Runtime& runtime)
+    : address_(std::move(address)), timeouts_(timeouts), runtime_(runtime) {}
+
+uint64_t EtcdTransport::Exchange(uint64_t deadline_ms, uint64_t limit_ms) const {
+  return std::min(deadline_ms, runtime_.NowMs() + limit_ms);
+}
+
+Result<std::string> EtcdTransport::Call(const EtcdRequest& request, uint64_t deadline_ms,
+                                        EtcdFault& fault) {
+  Result<std::string> answer = std::string();
+  size_t gone = 0;
+  for (int i = 0; i < kTriesMax; ++i) {
+    if (i > 1) runtime_.SleepMs(std::min(uint64_t{1} << i, kPauseMsMax));
+    if (i > 0 && runtime_.NowMs() >= std::min(deadline_ms, end_by_ms_.load())) break;
+    Next next = Next::kStop;
+    fault = {};
+    answer = Try(request, deadline_ms, fault, next);
+    if (answer.ok() || next == Next::kStop) return answer;
+    if (fault.uncertain && !request.repeatable) return answer;
+    // All of them are gone: trying on would only take time.
+    if (next == Next::kOtherMember && ++gone >= address_.endpoints.size()) return answer;
+  }
+  return answer;
+}
+
+Result<std::string> EtcdTransport::Try(const EtcdRequest& request, uint64_t deadline_ms,
+                                       EtcdFault& fault, Next& next) {
+  const size_t member = member_.load(std::memory_order_relaxed) % address_.endpoints.size();
+  MC_TRY(Connection connection, Take(member, deadline_ms, next));
+  const Result<std::string> token = Token(*connection.http, deadline_ms);
+  if (!token) {
+    if (connection.http->broken()) next = Next::kAgain;
+    return token.error();
+  }
+  Result<HttpAnswer> answer = connection.http->Post(request.path, *token, request.body,
+                                                    Exchange(deadline_ms, timeouts_.io_ms));
+  if (!answer) {
+    fault.uncertain = true;
+    if (answer.code() == ErrorCode::kTransport) return answer.error();
+    next = connection.http->broken() ? Next::kAgain : Next::kOtherMember;
+    member_.store(member + 1, std::memory_order_relaxed);
+    return answer.error();
+  }
+  if (answer->status == 200 && !answer->body.starts_with(kStreamRefusal)) {
+    if (!answer->closes) GiveBack(std::move(connection));
+    return std::move(answer->body);
+  }
+  const EtcdRefusal refusal = RefusalFromJson(answer->body);
+  fault.code = refusal.code;
+  if (refusal.code == kUnavailableCode || refusal.code == kDeadlineCode) {
+    fault.uncertain = true;  // Such as a change of the leader, which may have heard of it.
+    next = Next::kAgain;
+  }
+  if (TokenIsOld(refusal) && !token->empty()) {  // It was refused before it did anything.
+    ForgetToken(*token);
+    next = Next::kAgain;
+  }
+  return Refused(member, answer->status, refusal);
+}
+
+Error EtcdTransport::Refused(size_t member, int status, const EtcdRefusal& refusal) const {
+  const std::string name = address_.endpoints[member].ToString();
+  if (refusal.code != 0) return MetadataError(fmt::format("{}: {}", name, refusal.message));
+  return MetadataError(fmt::format(
+      "{}: HTTP status {}; is it an etcd with its JSON gateway (--enable-grpc-gateway), and does "
+      "it want TLS (?tls=true)?",
+      name, status));
+}
+
+Result<EtcdTransport::Connection> EtcdTransport::Take(size_t member, uint64_t deadline_ms,
+                                                      Next& next) {
+  for (size_t i = 0; i <= kIdleMax; ++i) {  // Each round takes one away.
+    Connection connection;
+    {
+      base::MutexLock lock(mu_);
+      if (idle_.empty()) break;
+      connection = std::move(idle_.back());
+      idle_.pop_back();
+    }
+    if (connection.member == member && connection.http->Idle()) return connection;
+  }
+  auto http = std::make_unique<HttpConnection>(address_.endpoints[member], end_by_ms_, runtime_);
+  Status connected = http->Connect(address_.tls, Exchange(deadline_ms, timeouts_.connect_ms));
+  if (connected.ok()) return Connection{member, std::move(http)};
+  if (connected.code() == ErrorCode::kMetadata) {
+    next = http->broken() ? Next::kAgain : Next::kOtherMember;
+    member_.store(member + 1, std::memory_order_relaxed);
+  }
+  return std::move(connected).error();
+}
+
+void EtcdTransport::GiveBack(Connection connection) {
+  base::MutexLock lock(mu_);
+  if (idle_.size() < kIdleMax) idle_.push_back(std::move(connection));
+}
+
+Result<std::string> EtcdTransport::Token(HttpConnection& http, uint64_t deadline_ms) {
+  if (address_.username.empty()) return std::string();
+  {
+    base::MutexLock lock(mu_);
+    if (!token_.empty()) return token_;
+  }
+  MC_TRY(const HttpAnswer answer,
+         http.Post("/v3/auth/authenticate", "", LoginToJson(address_.username, address_.password),
+                   Exchange(deadline_ms, timeouts_.io_ms)));
+  if (answer.status != 200) {
+    return MetadataError(fmt::format("{}: the server refused the user and password: {}",
+                                     address_.endpoints[0].ToString(),
+                                     RefusalFromJson(answer.body).message));
+  }
+  MC_TRY(std::string token, LoginFromJson(answer.body));
+  base::MutexLock lock(mu_);
+  token_ = token;
+  return token;
+}
+
+void EtcdTransport::ForgetToken(const std::string& token) {
+  base::MutexLock lock(mu_);
+  if (token_ == token) token_.clear();
+}
+
+}  // namespace mooncake::metadata

@@ -1,0 +1,395 @@
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "metadata/etcd/etcd_metadata.h"
+#include "runtime/real_runtime.h"
+#include "support/etcd_fixture.h"
+#include "support/lossy_proxy.h"
+#include "support/tls_files.h"
+#include "unit/metadata/contract.h"
+
+namespace mooncake::testing {
+namespace {
+
+using metadata::EtcdMetadata;
+using metadata::EtcdOptions;
+using runtime::RealRuntime;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uint64_t kLongMs = 600'000;
+
+std::unique_ptr<MetadataStore> Connect(const std::string& url, Runtime& runtime,
+                                       const EtcdOptions& options = {.keyspace = "ks"}) {
+  auto store = EtcdMetadata::Open(url, options, runtime);
+  EXPECT_TRUE(store.ok()) << (store.ok() ? "" : store.error().ToString());
+  return *std::move(store);
+}
+
+RealRuntime& Clock() {
+  static RealRuntime runtime;
+  return runtime;
+}
+
+// One server for the whole suite, emptied for every test.
+class EtcdWorld final : public MetadataWorld {
+ public:
+  EtcdWorld() { Server().Flush(); }
+  std::unique_ptr<MetadataStore> Connect(const std::string& keyspace) override {
+    return testing::Connect(Server().Url(), Clock(), {.keyspace = keyspace});
+  }
+  // etcd's leases are whole seconds, and it looks for those that are over twice a second.
+  void Pass(uint64_t ms) override {
+    Clock().SleepMs(ms);
+    Server().AwaitLapses();
+  }
+  void Forget() override { Server().Flush(); }
+
+  static EtcdFixture& Server() {
+    static EtcdFixture server(Clock());
+    return server;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Etcd, MetadataContract,
+                         Worlds("etcd", [] { return std::make_unique<EtcdWorld>(); }));
+
+LeaseRecord Named(const std::string& stable_id) {
+  LeaseRecord record;
+  record.id.stable_id = stable_id;
+  record.endpoint = "h:1";
+  return record;
+}
+
+class EtcdMetadataTest : public ::testing::Test {
+ protected:
+  EtcdMetadataTest() { server_.Flush(); }
+
+  uint64_t ElapsedMs(const std::function<void()>& body) {
+    const uint64_t start_ms = runtime_.NowMs();
+    body();
+    return runtime_.NowMs() - start_ms;
+  }
+  std::unique_ptr<MetadataStore> Hasty(const std::string& url) {
+    return Connect(url, runtime_,
+                   {.keyspace = "ks", .timeouts = {.connect_ms = 500, .io_ms = 500}});
+  }
+  LeaseRecord Acquired(MetadataStore& store, const std::string& stable_id, uint64_t ttl_ms) {
+    LeaseRecord record = Named(stable_id);
+    Result<NodeId> id = store.Acquire(record, ttl_ms, std::nullopt, false);
+    EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().ToString());
+    record.id = id.value_or(NodeId{});
+    return record;
+  }
+  size_t Members(MetadataStore& store) { return store.ReadChanges(0).value_or({}).leases.size(); }
+
+  RealRuntime runtime_;
+  EtcdFixture& server_ = EtcdWorld::Server();
+};
+
+TEST_F(EtcdMetadataTest, ThePrefixOfTheUrlAndTheKeyspaceHoldEveryKey) {
+  auto store = Connect(server_.Url() + "/a%20b/c/", runtime_);
+  Acquired(*store, "n", kLongMs);
+  ASSERT_TRUE(store->PutRoutePolicyIfAbsent({}).ok());
+  EXPECT_EQ(server_.Keys("/a b/c/{ks}/"), 5u);
+  EXPECT_EQ(server_.Keys(), 5u);
+  EXPECT_EQ(Connect(server_.Url(), runtime_)->Poll().value_or(1), 0u);
+}
+
+TEST_F(EtcdMetadataTest, AServerThatIsDownFailsAtOnceAndIsFoundAgainWithItsData) {
+  auto store = Hasty(server_.Url());
+  const LeaseRecord record = Acquired(*store, "n", kLongMs);
+  const uint64_t known = store->Poll().value_or(0);
+  server_.Stop();
+  const uint64_t took_ms = ElapsedMs([&] {
+    Result<uint64_t> gone = store->Poll();
+    ASSERT_EQ(gone.code(), ErrorCode::kMetadata);
+    EXPECT_THAT(gone.error().context,
+                HasSubstr("etcd://127.0.0.1:" + std::to_string(server_.port()) + ": cannot"));
+  });
+  EXPECT_LT(took_ms, 400u);
+  ASSERT_TRUE(server_.Start());
+  EXPECT_EQ(store->Poll().value_or(0), known);
+  EXPECT_FALSE(store->Renew(record, kLongMs).value_or({.recreated = true}).recreated);
+}
+
+TEST_F(EtcdMetadataTest, AHungServerCostsTheTimeoutAndIsFoundAgain) {
+  auto store = Hasty(server_.Url());
+  ASSERT_TRUE(store->Poll().ok());
+  server_.Pause();
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t took_ms =
+        ElapsedMs([&] { EXPECT_EQ(store->Poll().code(), ErrorCode::kMetadata); });
+    EXPECT_GE(took_ms, 500u);
+    EXPECT_LT(took_ms, 2'500u);
+  }
+  server_.Resume();
+  EXPECT_TRUE(store->Poll().ok());
+}
+
+TEST_F(EtcdMetadataTest, LeasesThatLapsedWhileTheServerHungAreLeftToTheirOwnersForAWhile) {
+  auto watcher = Hasty(server_.Url());
+  auto owner = Hasty(server_.Url());
+  const LeaseRecord renews = Acquired(*watcher, "renews", 1);
+  Acquired(*watcher, "dead", 1);
+  server_.Pause();
+  EXPECT_EQ(watcher->Poll().code(), ErrorCode::kMetadata);
+  EXPECT_EQ(owner->Poll().code(), ErrorCode::kMetadata);
+  const uint64_t start_ms = runtime_.NowMs();
+  server_.Resume();
+  server_.AwaitLapses();
+  const uint64_t known = watcher->Poll().value_or(0);
+  const size_t members = Members(*watcher);
+  const RenewResult renewed = owner->Renew(renews, kLongMs).value_or({.recreated = true});
+  if (runtime_.NowMs() - start_ms > 1'000) GTEST_SKIP() << "the machine is too busy to tell";
+  EXPECT_EQ(members, 2u);
+  EXPECT_FALSE(renewed.recreated);
+  const uint64_t deadline_ms = runtime_.NowMs() + 10'000;
+  while (watcher->Poll().value_or(0) == known && runtime_.NowMs() < deadline_ms) {
+    runtime_.SleepMs(20);
+  }
+  EXPECT_EQ(Members(*watcher), 1u);
+}
+
+TEST_F(EtcdMetadataTest, AServerThatRestartsEmptyIsRebuiltByItsClients) {
+  auto store = Hasty(server_.Url());
+  const LeaseRecord a = Acquired(*store, "a", kLongMs);
+  const LeaseRecord b = Acquired(*store, "b", kLongMs);
+  const uint64_t known = store->Poll().value_or(0);
+  server_.Stop();
+  server_.Wipe();
+  ASSERT_TRUE(server_.Start());
+  for (const LeaseRecord& record : {a, b}) {
+    Result<RenewResult> renewed = store->Renew(record, kLongMs);
+    ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+    EXPECT_TRUE(renewed->recreated);
+    EXPECT_GT(renewed->revision, known);
+  }
+  const MembershipChanges changes = store->ReadChanges(known).value_or({});
+  EXPECT_TRUE(changes.full);
+  EXPECT_EQ(changes.leases.size(), 2u);
+}
+
+TEST_F(EtcdMetadataTest, TheNextMemberIsAskedWhenOneIsGoneOrHangs) {
+  EtcdFixture hung(runtime_);
+  hung.Pause();
+  const std::string live = "127.0.0.1:" + std::to_string(server_.port());
+  const std::string gone = "etcd://127.0.0.1:1,";
+  EXPECT_TRUE(Hasty(gone + live)->Poll().ok());
+  auto store = Hasty(hung.Url() + "," + live);
+  EXPECT_GE(ElapsedMs([&] { EXPECT_TRUE(store->Poll().ok()); }), 500u);
+  EXPECT_LT(ElapsedMs([&] { EXPECT_TRUE(store->Poll().ok()); }), 400u);  // Remembered.
+  hung.Resume();
+}
+
+// Whichever answer of a change gets lost, it happens, and once.
+TEST_F(EtcdMetadataTest, AChangeWhoseAnswerWasLostHappensOnce) {
+  LossyProxy proxy(server_.port());
+  const std::string url = "etcd://127.0.0.1:" + std::to_string(proxy.port());
+  auto store = Connect(url, runtime_);
+  auto other = Connect(server_.Url(), runtime_);
+  uint64_t version = 0;
+  for (int keep = 0; keep < 6; ++keep) {
+    proxy.LoseAnswerAfter(keep);
+    const LeaseRecord record = Acquired(*store, "n" + std::to_string(keep), kLongMs);
+    EXPECT_EQ(record.id.epoch, 1u);
+    proxy.LoseAnswerAfter(keep);
+    ASSERT_TRUE(other->ReportSuspect(record.id).ok());
+    EXPECT_TRUE(store->Renew(record, kLongMs).value_or({}).was_suspect);
+    proxy.LoseAnswerAfter(keep);
+    Result<uint64_t> put = store->PutDocument("d", "text", version);
+    ASSERT_TRUE(put.ok()) << put.error().ToString();
+    EXPECT_GT(*put, version);
+    proxy.LoseAnswerAfter(keep);
+    Result<uint64_t> erased = store->PutDocument("d", "", *put);
+    ASSERT_TRUE(erased.ok()) << erased.error().ToString();
+    version = 0;
+  }
+  EXPECT_GT(proxy.lost(), 12);
+  EXPECT_EQ(Members(*other), 6u);
+}
+
+TEST_F(EtcdMetadataTest, CutConnectionsFailNoCall) {
+  constexpr int kThreads = 4;
+  LossyProxy proxy(server_.port());
+  auto store = Connect("etcd://127.0.0.1:" + std::to_string(proxy.port()), runtime_);
+  std::atomic<int> running = kThreads;
+  std::atomic<int> calls = 0;
+  std::atomic<int> failed = 0;
+  const auto check = [&](const auto& result) {
+    ++calls;
+    if (!result.ok() && ++failed < 5) ADD_FAILURE() << result.error().ToString();
+    return result.ok();
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const LeaseRecord record = Named("t" + std::to_string(i));
+      for (uint64_t round = 1; round <= 15; ++round) {
+        Result<NodeId> id = store->Acquire(record, kLongMs, std::nullopt, false);
+        if (!check(id)) continue;
+        EXPECT_EQ(id->epoch, round);
+        check(store->ReadChanges(0));
+        check(store->Release(*id));
+      }
+      --running;
+    });
+  }
+  int cuts = 0;
+  while (running > 0) {
+    if (calls >= 10 * (cuts + 1)) {
+      proxy.CutConnections();
+      ++cuts;
+    }
+    runtime_.SleepMs(1);
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0) << "of " << calls << " calls with " << cuts << " cuts";
+  EXPECT_GT(cuts, 5);
+}
+
+TEST_F(EtcdMetadataTest, EndedLeasesLeaveABoundedNumberOfKeysBehind) {
+  auto store = Connect(server_.Url(), runtime_);
+  LeaseRecord record = Named("n");
+  for (int i = 0; i < 50; ++i) {
+    Result<NodeId> id = store->Acquire(record, kLongMs, std::nullopt, false);
+    ASSERT_TRUE(id.ok()) << id.error().ToString();
+    ASSERT_TRUE(store->Release(*id).ok());
+  }
+  EXPECT_EQ(server_.Keys("/{ks}/leases/") + server_.Keys("/{ks}/live/"), 0u);
+  EXPECT_EQ(server_.Keys("/{ks}/epochs/"), 1u);
+  EXPECT_EQ(server_.Keys("/{ks}/gone/"), 50u);  // The latest 1000 are kept.
+}
+
+TEST_F(EtcdMetadataTest, AHeartbeatThatChangesNothingLeavesNoHistory) {
+  auto store = Connect(server_.Url(), runtime_);
+  const LeaseRecord record = Acquired(*store, "n", kLongMs);
+  const auto revision = [&] {
+    const std::string text = server_.Command("/v3/kv/range", R"({"key": "eA=="})");
+    return text.substr(text.find("\"revision\""), 30);
+  };
+  const std::string before = revision();
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(store->Renew(record, kLongMs).ok());
+    ASSERT_TRUE(store->Poll().ok());
+  }
+  EXPECT_EQ(revision(), before);
+}
+
+TEST_F(EtcdMetadataTest, ForeignBytesBlindNobody) {
+  auto store = Connect(server_.Url(), runtime_);
+  Acquired(*store, "n", kLongMs);
+  int i = 0;
+  for (const char* value : {"", "x", "0  ", "nonce 0 1  {}", "nonce 1 1 1,2 {\"stable_id\":3}"}) {
+    server_.Put("/{ks}/leases/bad:" + std::to_string(++i), value);
+    server_.Put("/{ks}/live/bad:" + std::to_string(i), value);
+  }
+  server_.Put("/{ks}/leases/no-epoch", "nonce 0  {}");
+  Result<MembershipChanges> changes = store->ReadChanges(0);
+  ASSERT_TRUE(changes.ok()) << changes.error().ToString();
+  EXPECT_EQ(changes->leases.size(), 1u);
+  server_.Put("/{ks}/system/route-policy/default", "nonce {[[");
+  EXPECT_EQ(store->PutRoutePolicyIfAbsent({}).code(), ErrorCode::kMetadata);
+}
+
+TEST_F(EtcdMetadataTest, AForkedChildIsRefusedAndMaySetUpItsOwn) {
+  auto store = Connect(server_.Url(), runtime_);
+  ASSERT_TRUE(store->Poll().ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused = store->Poll().code() == ErrorCode::kInvalidState;
+    store.reset();
+    const bool works = Connect(server_.Url(), runtime_)->Poll().ok();
+    _exit(refused && works ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(store->Poll().ok());
+}
+
+TEST_F(EtcdMetadataTest, AnInterruptAndTheLimitOfTheFarewellEndAWait) {
+  auto store = Connect(server_.Url(), runtime_);
+  ASSERT_TRUE(store->Poll().ok());
+  server_.Pause();
+  store->EndBy(runtime_.NowMs() + 200);
+  EXPECT_LT(ElapsedMs([&] { EXPECT_EQ(store->Poll().code(), ErrorCode::kMetadata); }), 1'500u);
+  store->EndBy(UINT64_MAX);
+  runtime_.SetInterruptCheck([] { return true; });
+  EXPECT_LT(ElapsedMs([&] { EXPECT_EQ(store->Poll().code(), ErrorCode::kTransport); }), 1'500u);
+  server_.Resume();
+}
+
+TEST_F(EtcdMetadataTest, ThePasswordIsInNoMessage) {
+  for (const char* broken :
+       {"etcd://u:secret%4@h", "etcd://u:secret@", "etcd://u:secret@h:x", "etcd://u:secret@h:0",
+        "etcd://u:secret@[::1", "etcd://u:secret@a:1,,b:1", "etcd://u:secret@h?x=1",
+        "etcd://u:secret@h?tls=no", "etcd://u:secret@h?tls_ca=/no/file", "http://u:secret@h"}) {
+    auto store = EtcdMetadata::Open(broken, {}, runtime_);
+    ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument) << broken;
+    EXPECT_THAT(store.error().context, Not(HasSubstr("secret"))) << broken;
+  }
+  const std::string at = "@127.0.0.1:" + std::to_string(server_.port());
+  Result<uint64_t> refused = Connect("etcd://root:s%40cret" + at, runtime_)->Poll();
+  ASSERT_EQ(refused.code(), ErrorCode::kMetadata);
+  EXPECT_THAT(refused.error().context,
+              AllOf(HasSubstr("refused the user and password"), Not(HasSubstr("cret"))));
+}
+
+TEST_F(EtcdMetadataTest, UsersAreLoggedInAndAgainAfterARestart) {
+  EtcdFixture server(runtime_);
+  // p@ss:w/rd %41"'\{}?#&=
+  const std::string escaped = "p%40ss%3Aw%2Frd%20%2541%22%27%5C%7B%7D%3F%23%26%3D";
+  const std::string at = "@127.0.0.1:" + std::to_string(server.port());
+  server.Command("/v3/auth/user/add",
+                 R"({"name": "root", "password": "p@ss:w/rd %41\"'\\{}?#&="})");
+  server.Command("/v3/auth/role/add", R"({"name": "root"})");
+  server.Command("/v3/auth/user/grant", R"({"user": "root", "role": "root"})");
+  server.Command("/v3/auth/enable", "{}");
+  auto store = Connect("etcd://root:" + escaped + at, runtime_);
+  const LeaseRecord record = Acquired(*store, "n", kLongMs);
+  server.Stop();
+  ASSERT_TRUE(server.Start());
+  Result<RenewResult> renewed = store->Renew(record, kLongMs);
+  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+  for (const std::string& url : {server.Url(), "etcd://root:wrong" + at}) {
+    Result<uint64_t> refused = Connect(url, runtime_)->Poll();
+    ASSERT_EQ(refused.code(), ErrorCode::kMetadata);
+    EXPECT_THAT(refused.error().context, AllOf(HasSubstr("user"), Not(HasSubstr("wrong"))));
+  }
+}
+
+TEST_F(EtcdMetadataTest, BothSidesProveThemselvesByTls) {
+  TlsFiles files;
+  EtcdFixture server(runtime_, {files.ca(), files.server(), files.server()});
+  const std::string trust = server.Url() + "?tls_ca=" + files.ca();
+  const std::string client = "&tls_cert=" + files.client();
+  auto store = Connect(trust + client, runtime_);
+  Acquired(*store, "n", kLongMs);
+  for (const std::string& url :
+       {trust, server.Url(), server.Url() + "?tls=true" + client,
+        server.Url() + "?tls_ca=" + files.other_ca() + client, trust + client + "&tls_name=x"}) {
+    EXPECT_EQ(Connect(url, runtime_)->Poll().code(), ErrorCode::kMetadata) << url;
+  }
+}
+
+TEST_F(EtcdMetadataTest, AFullServerIsNamed) {
+  EtcdFixture server(runtime_, {}, {"--quota-backend-bytes=100000"});
+  auto store = Connect(server.Url(), runtime_);
+  std::string refusal;
+  uint64_t version = 0;
+  for (int i = 0; i < 20 && refusal.empty(); ++i) {
+    Result<uint64_t> put = store->PutDocument("d", std::string(100'000, 'x'), version);
+    if (!put) refusal = put.error().context;
+    version = put.value_or(0);
+  }
+  EXPECT_THAT(refusal, HasSubstr("space exceeded"));
+}
+
+}  // namespace
+}  // namespace mooncake::testing
