@@ -44,7 +44,8 @@ Daemon::Daemon(const DaemonConfig& config, std::unique_ptr<client::LocalStore> s
       store_(std::move(store)),
       scratch_(std::max(config.store.local_buffer_size, kScratchFirstMin),
                std::max(config.store.local_buffer_size, kScratchMax)),
-      sessions_(*store_->parts().runtime, *store_->parts().metrics) {}
+      sessions_(*store_->parts().runtime, *store_->parts().metrics),
+      calls_(*store_, sessions_, scratch_) {}
 
 Daemon::~Daemon() { Stop(); }
 
@@ -56,13 +57,13 @@ Status Daemon::Serve() {
     return InvalidArgument("client_server_address \"" + address +
                            "\" has no port; allowed: host:port or [v6]:port");
   }
-  ServiceParts parts{*store_, sessions_, scratch_, ServedScopes(config_),
+  ServiceParts parts{*store_, sessions_, calls_, ServedScopes(config_),
                      // One that was not told where its boundary is draws none.
                      config_.store.worker_scope.empty() && !config_.keyspace_given, "",
                      config_.store.cluster_secret};
   MC_TRY(server_, StoreServer::Start(address, std::move(parts)));
   client_address_ = base::JoinHostPort(parsed.host, server_->port());
-  side_ = std::make_unique<SideServer>(*store_->parts().runtime, sessions_,
+  side_ = std::make_unique<SideServer>(*store_->parts().runtime, sessions_, calls_,
                                        [this](uint64_t area) { return AreaOf(area); });
   const std::string scope = ServedScopes(config_).begin()->first;
   MC_RETURN_IF_ERROR(side_->Start(config_.socket_folder, client_address_, scope));

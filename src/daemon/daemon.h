@@ -47,6 +47,7 @@ class Daemon {
   std::unique_ptr<client::LocalStore> store_;
   Scratch scratch_;
   Sessions sessions_;
+  Calls calls_;
   std::string client_address_;
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<SideServer> side_;

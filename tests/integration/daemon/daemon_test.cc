@@ -88,6 +88,25 @@ TEST_F(DaemonTest, BatchesReportPerItem) {
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(removed[i].ok(), i != 7);
 }
 
+// What is said about a key may quote a part of it, cut in the middle of a character.
+TEST_F(DaemonTest, AMissingKeyInAnotherScriptIsOnlyMissing) {
+  StartDaemon("d-script");
+  auto store = Client();
+  std::string key = "k";
+  for (int i = 0; i < 100; ++i) key += "\xc3\xa9";
+  ASSERT_TRUE(store->Put("good", BytesOf("v")).ok());
+  const std::string_view names[] = {key, "good"};
+  std::string got;
+  const auto read = store->GetManyAllocated(names, {}, [&](size_t, uint64_t size) {
+    got.resize(size);
+    return std::optional(MutableBytesAt(got.data(), size));
+  });
+  EXPECT_EQ(read[0].code(), ErrorCode::kNotFound);
+  EXPECT_TRUE(read[1].ok());
+  EXPECT_EQ(store->RemoveMany(names, {})[0].code(), ErrorCode::kNotFound);
+  EXPECT_EQ(store->GetSize(key).code(), ErrorCode::kNotFound);
+}
+
 TEST_F(DaemonTest, RegisteredMemoryIsReadInPlace) {
   StartDaemon("d-registered");
   auto store = Client();
