@@ -78,7 +78,7 @@ class StoreServer::Impl final : public v1::StoreDaemon::Service {
     server_ = builder.BuildAndStart();
     if (!server_ || port == 0) {
       server_.reset();
-      return InvalidArgument(fmt::format(
+      return Conflict(fmt::format(
           "client_server_address \"{}\" cannot be bound: in use, or not an address of this host",
           address));
     }

@@ -25,7 +25,7 @@ struct ServiceParts {  // All outlive the server.
 
 class StoreServer {
  public:
-  // kInvalidArgument: the address cannot be bound. `parts.socket_path` may be set until the first
+  // kConflict: the address cannot be bound. `parts.socket_path` may be set until the first
   // client says Hello: see Open.
   static Result<std::unique_ptr<StoreServer>> Start(const std::string& address, ServiceParts parts);
   ~StoreServer();
