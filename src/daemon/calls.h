@@ -14,8 +14,6 @@
 
 namespace mooncake::daemon {
 
-namespace v1 = ::mooncake::daemon::v1;
-
 class Calls {
  public:
   // All outlive it.
