@@ -80,8 +80,9 @@ void Session::DropReleased(uint64_t now_ms) {
   if (leases_out_.load() == 0) return;
   std::vector<Kept> gone;  // Given back after the lock.
   base::MutexLock lock(mu_);
+  const RegionPtr control = control_;
   const auto over = std::partition(leases_.begin(), leases_.end(), [&](const Kept& kept) {
-    return kept.lease.expires_ms > now_ms && Lasts(*control_, kept.slot, kept.sequence);
+    return kept.lease.expires_ms > now_ms && Lasts(*control, kept.slot, kept.sequence);
   });
   gone.assign(std::make_move_iterator(over), std::make_move_iterator(leases_.end()));
   leases_.erase(over, leases_.end());

@@ -256,7 +256,8 @@ void Run(const std::string& folder, int rounds, const std::string& what, size_t 
 }  // namespace mooncake
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 200;
+  const int rounds =
+      argc > 1 ? std::max(1, static_cast<int>(std::strtol(argv[1], nullptr, 10))) : 200;
   const std::string what = argc > 2 ? argv[2] : "all";
   const size_t value_bytes = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 64 << 10;
   mooncake::obs::SetLogLevel(mooncake::obs::LogLevel::kError);

@@ -201,10 +201,9 @@ TEST_F(FramesTest, CallsAreCountedByTheApiThatWasCalled) {
   EXPECT_TRUE(store->Exists("k").value_or(false));
   const std::string text = daemon_->store().MetricsText();
   const auto counted = [&](const std::string& operation, const std::string& result) {
-    std::string all = text;
-    for (size_t at = 0; (at = all.find("mooncake_store_operation_total{", at)) != std::string::npos;
-         ++at) {
-      const std::string line = all.substr(at, all.find('\n', at) - at);
+    for (size_t at = 0;
+         (at = text.find("mooncake_store_operation_total{", at)) != std::string::npos; ++at) {
+      const std::string line = text.substr(at, text.find('\n', at) - at);
       if (line.find('"' + operation + '"') == std::string::npos) continue;
       if (line.find('"' + result + '"') == std::string::npos) continue;
       return line.substr(line.rfind(' ') + 1);
