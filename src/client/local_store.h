@@ -73,6 +73,7 @@ class LocalStore final : public Store {
   // --- For a daemon, which reads and writes on behalf of others -------------------------------
   StoreParts& parts() { return parts_; }
   const StoreConfig& config() const { return config_; }
+  CallMetrics& calls() { return calls_; }
   // As PutMany, while `wanted` says that the values may still be read and published.
   std::vector<Status> PutWanted(std::span<const PutItem> items, const PutOptions& options,
                                 std::function<bool()> wanted);

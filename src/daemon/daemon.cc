@@ -4,6 +4,7 @@
 
 #include "base/hostport.h"
 #include "client/open_store.h"
+#include "obs/log.h"
 
 namespace mooncake::daemon {
 
@@ -11,6 +12,7 @@ namespace {
 constexpr uint64_t kScratchFirstMin = 64ULL << 20;
 constexpr uint64_t kScratchMax = 2ULL << 30;
 constexpr uint64_t kCallsLeaveMs = 2'000;
+constexpr uint64_t kBindRetryMs = 100;
 constexpr const char* kLegacyScope = "worker-1";
 }  // namespace
 
@@ -34,9 +36,30 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
   MC_TRY(auto store, client::OpenLocalStore(
                          store_config, {.shared_segments = !config.client_server_address.empty()}));
   auto daemon = std::make_unique<Daemon>(config, std::move(store));
-  MC_RETURN_IF_ERROR(daemon->Serve());
+  Status served = daemon->Serve();
+  if (!served.ok() && (activate || served.code() != ErrorCode::kConflict)) {
+    return std::move(served).error();
+  }
+  if (!served.ok()) {
+    obs::LogInfo(served.error().context + "; waiting for it");
+    daemon->await_ = daemon->store_->parts().runtime->Spawn(
+        "mc-await", [raw = daemon.get()] { raw->AwaitAddress(); });
+  }
   if (activate) MC_RETURN_IF_ERROR(daemon->store().SetState("active"));
   return daemon;
+}
+
+void Daemon::AwaitAddress() {
+  while (!stop_.load()) {
+    store_->parts().runtime->SleepMs(kBindRetryMs);
+    if (stop_.load()) return;
+    const Status served = Serve();
+    if (served.ok()) {
+      obs::LogInfo("client_server_address " + client_address() + " is free; serving");
+      return;
+    }
+    obs::LogRateLimited(obs::LogLevel::kWarning, "daemon.bind", served.error().ToString());
+  }
 }
 
 Daemon::Daemon(const DaemonConfig& config, std::unique_ptr<client::LocalStore> store)
@@ -44,7 +67,8 @@ Daemon::Daemon(const DaemonConfig& config, std::unique_ptr<client::LocalStore> s
       store_(std::move(store)),
       scratch_(std::max(config.store.local_buffer_size, kScratchFirstMin),
                std::max(config.store.local_buffer_size, kScratchMax)),
-      sessions_(*store_->parts().runtime, *store_->parts().metrics) {}
+      sessions_(*store_->parts().runtime, *store_->parts().metrics),
+      calls_(*store_, sessions_, scratch_) {}
 
 Daemon::~Daemon() { Stop(); }
 
@@ -56,23 +80,32 @@ Status Daemon::Serve() {
     return InvalidArgument("client_server_address \"" + address +
                            "\" has no port; allowed: host:port or [v6]:port");
   }
-  ServiceParts parts{*store_, sessions_, scratch_, ServedScopes(config_),
+  ServiceParts parts{*store_, sessions_, calls_, ServedScopes(config_),
                      // One that was not told where its boundary is draws none.
                      config_.store.worker_scope.empty() && !config_.keyspace_given, "",
                      config_.store.cluster_secret};
-  MC_TRY(server_, StoreServer::Start(address, std::move(parts)));
-  client_address_ = base::JoinHostPort(parsed.host, server_->port());
-  side_ = std::make_unique<SideServer>(*store_->parts().runtime, sessions_,
-                                       [this](uint64_t area) { return AreaOf(area); });
+  MC_TRY(auto server, StoreServer::Start(address, std::move(parts)));
+  const std::string bound = base::JoinHostPort(parsed.host, server->port());
+  auto side = std::make_unique<SideServer>(*store_->parts().runtime, sessions_, calls_,
+                                           [this](uint64_t area) { return AreaOf(area); });
   const std::string scope = ServedScopes(config_).begin()->first;
-  MC_RETURN_IF_ERROR(side_->Start(config_.socket_folder, client_address_, scope));
-  server_->Open(side_->path());
+  MC_RETURN_IF_ERROR(side->Start(config_.socket_folder, bound, scope));
+  server->Open(side->path());
+  base::MutexLock lock(mu_);
+  client_address_ = bound;
+  server_ = std::move(server);
+  side_ = std::move(side);
   return Ok();
 }
 
-const std::string& Daemon::socket_path() const {
-  static const std::string none;
-  return side_ ? side_->path() : none;
+std::string Daemon::client_address() const {
+  base::MutexLock lock(mu_);
+  return client_address_;
+}
+
+std::string Daemon::socket_path() const {
+  base::MutexLock lock(mu_);
+  return side_ ? side_->path() : "";
 }
 
 std::shared_ptr<const MappedMemory> Daemon::AreaOf(uint64_t area) {
@@ -91,8 +124,17 @@ std::shared_ptr<const MappedMemory> Daemon::AreaOf(uint64_t area) {
 }
 
 void Daemon::StopServing() {
-  if (server_) server_->Stop(kCallsLeaveMs);
-  if (side_) side_->Stop();
+  stop_.store(true);
+  if (await_) await_->Join();
+  std::unique_ptr<StoreServer> server;
+  std::unique_ptr<SideServer> side;
+  {
+    base::MutexLock lock(mu_);
+    server.swap(server_);
+    side.swap(side_);
+  }
+  if (server) server->Stop(kCallsLeaveMs);
+  if (side) side->Stop();
 }
 
 void Daemon::Stop() {

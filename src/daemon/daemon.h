@@ -2,9 +2,11 @@
 // server and the Unix socket, and takes them down in the reverse order.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
+#include "base/mutex.h"
 #include "client/local_store.h"
 #include "daemon/scratch.h"
 #include "daemon/session.h"
@@ -25,6 +27,8 @@ struct DaemonConfig {
 
 class Daemon {
  public:
+  // A standby whose client address is in use waits for it, and serves when its predecessor has
+  // left it; for every other daemon that is an error.
   static Result<std::unique_ptr<Daemon>> Start(const DaemonConfig& config);
   Daemon(const DaemonConfig& config, std::unique_ptr<client::LocalStore> store);  // For Start.
   ~Daemon();
@@ -34,22 +38,27 @@ class Daemon {
   void Stop();
 
   client::LocalStore& store() { return *store_; }
-  // Where dummy clients connect, with the port that was bound; empty: nowhere.
-  const std::string& client_address() const { return client_address_; }
-  const std::string& socket_path() const;
+  // Where dummy clients connect, with the port that was bound; empty: nowhere (yet).
+  std::string client_address() const;
+  std::string socket_path() const;
   Sessions& sessions() { return sessions_; }
 
  private:
   Status Serve();
+  void AwaitAddress();
   std::shared_ptr<const MappedMemory> AreaOf(uint64_t area);
 
   const DaemonConfig config_;
   std::unique_ptr<client::LocalStore> store_;
   Scratch scratch_;
   Sessions sessions_;
-  std::string client_address_;
-  std::unique_ptr<StoreServer> server_;
-  std::unique_ptr<SideServer> side_;
+  Calls calls_;
+  std::atomic<bool> stop_{false};
+  mutable base::Mutex mu_;
+  std::string client_address_ MC_GUARDED_BY(mu_);
+  std::unique_ptr<StoreServer> server_ MC_GUARDED_BY(mu_);
+  std::unique_ptr<SideServer> side_ MC_GUARDED_BY(mu_);
+  std::unique_ptr<Thread> await_;  // While the address is somebody else's.
 };
 
 // The worker scopes that a daemon serves, each with the domain of the hot cache that it has.

@@ -128,6 +128,11 @@ class Flags {
     std::string message = fmt::format("there is no flag {}", FlagOf(name));
     if (name.starts_with("cold_tier"))
       return InvalidArgument(message + ": cold tiers are not supported");
+    if (name.starts_with("tls_")) {
+      return InvalidArgument(message +
+                             ": TLS is not supported; the cluster secret authenticates "
+                             "clients, and their socket is private to the user");
+    }
     const std::string nearest = NearestConfigName(name);
     if (!nearest.empty()) message += fmt::format("; did you mean {}?", FlagOf(nearest));
     return InvalidArgument(message);

@@ -20,22 +20,23 @@ class LeaseOp {
         in_place_(hot_ != nullptr && hot_->memory().fd() >= 0),
         scratch_(scratch),
         request_(request),
-        lease_(*lease),
-        known_(request.keys.size()),
-        slots_(request.keys.size()),
-        buffers_(request.keys.size()),
-        short_of_memory_(request.keys.size()) {
-    for (size_t i = 0; i < request.keys.size(); ++i) results_.emplace_back(Placed{});
+        lease_(*lease) {
+    const size_t count = request.keys.size();
+    results_.reserve(count);
+    for (size_t i = 0; i < count; ++i) results_.emplace_back(Placed{});
+    if (in_place_) known_.resize(count);
   }
 
   std::vector<Result<Placed>> Run(node::ScopeTable::Entry scope) {
     std::vector<node::ReadItem> items;
     std::vector<size_t> index;
+    items.reserve(request_.keys.size());
+    index.reserve(request_.keys.size());
     for (size_t i = 0; i < request_.keys.size(); ++i) {
       const node::KeyRef ref = node::MakeKeyRef(scope, request_.keys[i]);
       if (in_place_ && FindCopy(i, ref)) continue;
       node::ReadItem item{ref, {}, request_.limits[i], ranged() ? request_.offsets[i] : 0};
-      item.known = known_[i] ? known_[i].version() : 0;
+      item.known = Known(i) ? known_[i].version() : 0;
       items.push_back(item);
       index.push_back(i);
     }
@@ -52,6 +53,8 @@ class LeaseOp {
 
  private:
   bool ranged() const { return !request_.offsets.empty(); }
+
+  bool Known(size_t i) const { return in_place_ && known_[i]; }
 
   // True: the copy is trusted, and the item has its result.
   bool FindCopy(size_t i, const node::KeyRef& ref) {
@@ -80,6 +83,11 @@ class LeaseOp {
   }
 
   std::optional<MutableBytes> Allocate(size_t i, const node::ReadItem& item, uint64_t size) {
+    if (slots_.empty()) {
+      slots_.resize(request_.keys.size());
+      buffers_.resize(request_.keys.size());
+      short_of_memory_.resize(request_.keys.size());
+    }
     short_of_memory_[i] = false;
     if (size > item.limit) return std::nullopt;
     slots_[i] = {};
@@ -103,28 +111,37 @@ class LeaseOp {
                          pin->checksum(),
                          !ranged() && pin->has_checksum(),
                          ConstBytes(pin->data()).subspan(item.offset, size)};
-    adopted_.resize(request_.keys.size());
+    if (adopted_.empty()) {
+      adopted_.resize(request_.keys.size());
+      lease_.extents.reserve(request_.keys.size());
+    }
     adopted_[i] = true;
     lease_.extents.push_back(std::move(pin));
   }
 
   void Settle(size_t i, const node::ReadItem& item, const Result<uint64_t>& size) {
     if (!adopted_.empty() && adopted_[i]) return;
+    const bool allocated = !slots_.empty();
     if (!size.ok()) {
-      if (known_[i]) Forget(item.ref);
-      results_[i] = short_of_memory_[i] ? BackPressure("no scratch memory is free") : size.error();
+      if (Known(i)) Forget(item.ref);
+      results_[i] = allocated && short_of_memory_[i] ? BackPressure("no scratch memory is free")
+                                                     : size.error();
       return;
     }
     if (item.unchanged) {
       UseCopy(i, true);
       return;
     }
-    if (known_[i]) Forget(item.ref);
-    Placed placed{0, 0, *size, item.checksum, !ranged() && item.version != 0, {}};
+    if (Known(i)) Forget(item.ref);
+    results_[i] = Placed{0, 0, *size, item.checksum, !ranged() && item.version != 0, {}};
+    if (allocated) Place(i, item, &*results_[i]);  // Else an empty value.
+  }
+
+  void Place(size_t i, const node::ReadItem& item, Placed* placed) {
     if (slots_[i]) {
-      placed.area = client::kHotCacheArea;
-      placed.offset = slots_[i].offset();
-      placed.bytes = slots_[i].bytes();
+      placed->area = client::kHotCacheArea;
+      placed->offset = slots_[i].offset();
+      placed->bytes = slots_[i].bytes();
       if (item.version != 0) {
         hot_->NoteMiss();
         hot_->cache().Publish(HotReads::KeyOf(item.ref, request_.domain), slots_[i], item.version,
@@ -133,12 +150,11 @@ class LeaseOp {
       lease_.slots.push_back(std::move(slots_[i]));
     } else if (buffers_[i]) {
       if (in_place_ && item.version != 0) hot_->NoteMiss();
-      placed.area = buffers_[i].area();
-      placed.offset = buffers_[i].offset();
-      placed.bytes = buffers_[i].bytes();
+      placed->area = buffers_[i].area();
+      placed->offset = buffers_[i].offset();
+      placed->bytes = buffers_[i].bytes();
       lease_.buffers.push_back(std::move(buffers_[i]));
     }
-    results_[i] = placed;  // With no bytes at all: an empty value.
   }
 
   void Forget(const node::KeyRef& ref) {
@@ -153,11 +169,11 @@ class LeaseOp {
   const LeaseRequest& request_;
   Lease& lease_;
   std::vector<Result<Placed>> results_;
-  std::vector<HotCache::Pin> known_;
-  std::vector<HotCache::Pin> slots_;
+  std::vector<HotCache::Pin> known_;  // With in_place_.
+  std::vector<HotCache::Pin> slots_;  // Empty until one item needs memory, as the next two.
   std::vector<Scratch::Buffer> buffers_;
   std::vector<bool> short_of_memory_;
-  std::vector<bool> adopted_;
+  std::vector<bool> adopted_;  // Empty until one is.
 };
 
 template <typename T>
@@ -176,7 +192,15 @@ std::vector<Result<Placed>> LeaseValues(client::LocalStore& store, Scratch& scra
   if (!pass) return All<Placed>(request.keys.size(), InvalidState("the daemon is closing"));
   const auto scope = store.EntryFor(request.tenant);
   if (!scope) return All<Placed>(request.keys.size(), scope.error());
-  return LeaseOp(store, scratch, request, lease).Run(*scope);
+  client::CallMetrics::Call call(
+      store.calls(), *store.parts().runtime,
+      request.offsets.empty() ? client::Operation::kBatchGet : client::Operation::kGetIntoRanges);
+  auto results = LeaseOp(store, scratch, request, lease).Run(*scope);
+  for (const Result<Placed>& result : results) {
+    call.Item(result.code());
+    if (result.ok()) call.BytesOut(result->size);
+  }
+  return results;
 }
 
 }  // namespace mooncake::daemon

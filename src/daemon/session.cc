@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "obs/log.h"
 
 namespace mooncake::daemon {
@@ -45,44 +48,45 @@ RegionPtr Session::Region(uint64_t id) const {
   return found == regions_.end() ? nullptr : found->second;
 }
 
+namespace {
+// Whether the client's call is still going on. What was read from the client's memory before was
+// read before this look at its page, and what is written after it is written later: that is all
+// the order there has to be.
+bool Lasts(const MappedMemory& control, uint32_t slot, uint32_t sequence) {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  auto* words = reinterpret_cast<uint32_t*>(control.bytes().data());
+  return std::atomic_ref<uint32_t>(words[slot]).load(std::memory_order_acquire) == sequence;
+}
+}  // namespace
+
 std::function<bool()> Session::Watch(uint32_t slot, uint32_t sequence) const {
   base::MutexLock lock(mu_);
   if (!control_ || slot >= client::kCallSlots || sequence == 0) return {};
-  return [control = control_, slot, sequence] {
-    // What was read from the client's memory was read before this look at its page.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    auto* words = reinterpret_cast<uint32_t*>(control->bytes().data());
-    return std::atomic_ref<uint32_t>(words[slot]).load() == sequence;
-  };
+  return [control = control_, slot, sequence] { return Lasts(*control, slot, sequence); };
 }
 
-uint64_t Session::Keep(Lease lease) {
+Status Session::Keep(Lease lease, uint32_t slot, uint32_t sequence) {
   base::MutexLock lock(mu_);
-  if (leases_.size() >= kLeasesMax) return 0;
-  leases_.emplace(next_lease_, std::move(lease));
-  return next_lease_++;
-}
-
-void Session::Drop(uint64_t lease) {
-  Lease gone;  // Given back after the lock.
-  base::MutexLock lock(mu_);
-  const auto found = leases_.find(lease);
-  if (found == leases_.end()) return;
-  gone = std::move(found->second);
-  leases_.erase(found);
-}
-
-void Session::DropExpired(uint64_t now_ms) {
-  std::vector<Lease> gone;
-  base::MutexLock lock(mu_);
-  for (auto it = leases_.begin(); it != leases_.end();) {
-    if (it->second.expires_ms > now_ms) {
-      ++it;
-      continue;
-    }
-    gone.push_back(std::move(it->second));
-    it = leases_.erase(it);
+  if (!control_ || slot >= client::kCallSlots || sequence == 0) {
+    return InvalidArgument("a call that reads needs a mark");
   }
+  if (leases_.size() >= kLeasesMax) return BackPressure("too many leases are out");
+  leases_.push_back({std::move(lease), slot, sequence});
+  leases_out_.store(leases_.size());
+  return Ok();
+}
+
+void Session::DropReleased(uint64_t now_ms) {
+  if (leases_out_.load() == 0) return;
+  std::vector<Kept> gone;  // Given back after the lock.
+  base::MutexLock lock(mu_);
+  const RegionPtr control = control_;
+  const auto over = std::partition(leases_.begin(), leases_.end(), [&](const Kept& kept) {
+    return kept.lease.expires_ms > now_ms && Lasts(*control, kept.slot, kept.sequence);
+  });
+  gone.assign(std::make_move_iterator(over), std::make_move_iterator(leases_.end()));
+  leases_.erase(over, leases_.end());
+  leases_out_.store(leases_.size());
 }
 
 Session::Sizes Session::sizes() const {
@@ -114,18 +118,27 @@ void Sessions::Remove(const SessionId& id) {
   const auto found = by_id_.find(id.high);
   if (found == by_id_.end()) return;
   gone = std::move(found->second);
+  gone->End();
   by_id_.erase(found);
 }
 
-void Sessions::Sweep() {
+std::vector<SessionPtr> Sessions::All() const {
   std::vector<SessionPtr> all;
-  {
-    base::MutexLock lock(mu_);
-    for (const auto& [id, session] : by_id_) all.push_back(session);
-  }
+  base::MutexLock lock(mu_);
+  all.reserve(by_id_.size());
+  for (const auto& [id, session] : by_id_) all.push_back(session);
+  return all;
+}
+
+void Sessions::DropReleased() {
   const uint64_t now_ms = runtime_.NowMs();
-  for (const SessionPtr& session : all) {
-    session->DropExpired(now_ms);
+  for (const SessionPtr& session : All()) session->DropReleased(now_ms);
+}
+
+void Sessions::Sweep() {
+  const uint64_t now_ms = runtime_.NowMs();
+  for (const SessionPtr& session : All()) {
+    session->DropReleased(now_ms);
     if (!session->attached() && now_ms > session->created_ms() + kAttachMs) {
       Remove(session->id());
     }
@@ -133,11 +146,9 @@ void Sessions::Sweep() {
 }
 
 void Sessions::RefreshGauges() {
-  std::vector<SessionPtr> all;
-  {
-    base::MutexLock lock(mu_);
-    for (const auto& [id, session] : by_id_) all.push_back(session);
-  }
+  const std::vector<SessionPtr> all = All();
+  const uint64_t now_ms = runtime_.NowMs();
+  for (const SessionPtr& session : all) session->DropReleased(now_ms);
   Session::Sizes total;
   for (const SessionPtr& session : all) {
     const Session::Sizes sizes = session->sizes();

@@ -21,6 +21,8 @@
 
 namespace mooncake::daemon {
 
+inline constexpr uint64_t kLeaseMs = 60'000;  // How long a client may count on a lease.
+
 struct SessionId {
   uint64_t high = 0;
   uint64_t low = 0;
@@ -42,6 +44,9 @@ class Session {
   // kInvalidState: attached already. The memory's errors are MappedMemory::MapDescriptor's.
   Status Attach(client::Descriptor control, uint64_t size);
   bool attached() const { return attached_.load(); }
+  // Its connection has ended, and with it all of the others.
+  void End() { ended_.store(true); }
+  bool ended() const { return ended_.load(); }
   // Replaces a region of the same id. kBackPressure: the client has too many.
   Status Register(uint64_t id, client::Descriptor fd, uint64_t size);
   Status Unregister(uint64_t id);
@@ -49,10 +54,11 @@ class Session {
   // Whether the client's call is still going on. Empty: no such slot, or not attached.
   std::function<bool()> Watch(uint32_t slot, uint32_t sequence) const;
 
-  // Returns a number to drop it by. 0: too many leases are out; nothing is kept.
-  uint64_t Keep(Lease lease);
-  void Drop(uint64_t lease);
-  void DropExpired(uint64_t now_ms);
+  // Keeps what a call of the client's reads until the call is over, or the lease expires.
+  // kInvalidArgument: there is no such mark; kBackPressure: too many leases are out.
+  Status Keep(Lease lease, uint32_t slot, uint32_t sequence);
+  // Gives back what is over.
+  void DropReleased(uint64_t now_ms);
 
   struct Sizes {
     uint64_t regions = 0;
@@ -70,11 +76,17 @@ class Session {
   const uint64_t pid_;
   const uint64_t created_ms_;
   std::atomic<bool> attached_{false};
+  std::atomic<bool> ended_{false};
   mutable base::Mutex mu_;
   RegionPtr control_ MC_GUARDED_BY(mu_);
   std::map<uint64_t, RegionPtr> regions_ MC_GUARDED_BY(mu_);
-  std::map<uint64_t, Lease> leases_ MC_GUARDED_BY(mu_);
-  uint64_t next_lease_ MC_GUARDED_BY(mu_) = 1;
+  struct Kept {
+    Lease lease;
+    uint32_t slot = 0;
+    uint32_t sequence = 0;
+  };
+  std::vector<Kept> leases_ MC_GUARDED_BY(mu_);
+  std::atomic<size_t> leases_out_{0};  // As many as there are, to look at without the lock.
 };
 
 using SessionPtr = std::shared_ptr<Session>;
@@ -88,7 +100,9 @@ class Sessions {
   SessionPtr Create(uint32_t domain, uint64_t pid);
   SessionPtr Find(const SessionId& id) const;  // nullptr: unknown.
   void Remove(const SessionId& id);
-  // Drops leases that are overdue, and sessions that never attached.
+  // Gives back what all clients have read.
+  void DropReleased();
+  // That, and drops sessions that never attached.
   void Sweep();
   void RefreshGauges();
   uint64_t count() const;
@@ -102,6 +116,8 @@ class Sessions {
 
   Runtime& runtime_;
   Metrics& metrics_;
+  std::vector<SessionPtr> All() const;
+
   mutable base::Mutex mu_;
   std::map<uint64_t, SessionPtr> by_id_ MC_GUARDED_BY(mu_);
 };

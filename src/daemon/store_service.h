@@ -8,7 +8,7 @@
 #include <string>
 
 #include "client/local_store.h"
-#include "daemon/scratch.h"
+#include "daemon/calls.h"
 #include "daemon/session.h"
 
 namespace mooncake::daemon {
@@ -16,7 +16,7 @@ namespace mooncake::daemon {
 struct ServiceParts {  // All outlive the server.
   client::LocalStore& store;
   Sessions& sessions;
-  Scratch& scratch;
+  Calls& calls;
   std::map<std::string, uint32_t> scopes;  // Worker scopes served, and the cache domain of each.
   bool any_scope = false;                  // Others are served too, each apart from all.
   std::string socket_path;
@@ -25,7 +25,7 @@ struct ServiceParts {  // All outlive the server.
 
 class StoreServer {
  public:
-  // kInvalidArgument: the address cannot be bound. `parts.socket_path` may be set until the first
+  // kConflict: the address cannot be bound. `parts.socket_path` may be set until the first
   // client says Hello: see Open.
   static Result<std::unique_ptr<StoreServer>> Start(const std::string& address, ServiceParts parts);
   ~StoreServer();

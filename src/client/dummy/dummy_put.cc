@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "mooncake/observability.h"
+
 namespace mooncake::client {
 
 namespace {
@@ -73,6 +75,7 @@ Result<Staging::Lease> Staging::LeaseAlone(uint64_t size) {
 DummyPut::DummyPut(Link& link, Staging& staging, const PutOptions& options)
     : link_(link), staging_(staging) {
   request_.set_tenant(std::string(options.tenant));
+  request_.set_api(std::string(ApiScope::OfThread().name));
   request_.set_if_absent(options.if_absent);
   const ReplicateConfig* replicate = options.replicate;
   if (replicate == nullptr) return;

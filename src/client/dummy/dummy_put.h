@@ -11,15 +11,10 @@
 #include "allocator/extent_allocator.h"
 #include "base/mutex.h"
 #include "client/dummy/link.h"
+#include "client/dummy/messages.h"
 #include "mooncake/store.h"
 
 namespace mooncake::client {
-
-Status CheckKey(std::string_view key);
-void AddKey(std::string_view key, daemon_v1::Keys* keys);
-inline Error ItemError(int32_t code, const std::string& text) {
-  return {static_cast<ErrorCode>(code), text};
-}
 
 // Memory of the client's own that the daemon can read. Thread-safe.
 class Staging {

@@ -6,7 +6,7 @@
 
 #include "client/dummy/dummy_put.h"
 #include "client/open_store.h"
-#include "node/payload.h"
+#include "mooncake/observability.h"
 #include "obs/log.h"
 #include "runtime/real_runtime.h"
 
@@ -15,9 +15,6 @@ namespace mooncake::client {
 namespace {
 
 constexpr size_t kItemsPerCallMax = 4'096;
-constexpr size_t kUnknownPerCallMax = 128;  // Items whose size only the daemon knows.
-constexpr uint64_t kBytesPerCallMax = 256ULL << 20;
-constexpr int kRoundsMax = 3;
 
 Error NotOpen() { return InvalidState("the store is not set up, or it has been closed"); }
 
@@ -34,26 +31,7 @@ std::vector<Result<T>> Refuse(size_t count, const Error& error) {
   return results;
 }
 
-template <typename Keys>
-daemon_v1::KeysRequest RequestFor(const Keys& keys, std::string_view tenant) {
-  daemon_v1::KeysRequest request;
-  request.set_tenant(std::string(tenant));
-  for (std::string_view key : keys) AddKey(key, request.mutable_keys());
-  return request;
-}
-
 }  // namespace
-
-Status CheckKey(std::string_view key) {
-  if (!key.empty() && key.size() <= kKeySizeMax) return Ok();
-  return InvalidArgument(
-      fmt::format("key of {} bytes: expected 1 to {} bytes of UTF-8", key.size(), kKeySizeMax));
-}
-
-void AddKey(std::string_view key, daemon_v1::Keys* keys) {
-  keys->mutable_blob()->append(key);
-  keys->add_sizes(static_cast<uint32_t>(key.size()));
-}
 
 Result<std::unique_ptr<Store>> DummyStore::Open(const DummyConfig& config) {
   auto runtime = std::make_unique<runtime::RealRuntime>();
@@ -97,149 +75,25 @@ std::vector<Status> DummyStore::PutMany(std::span<const PutItem> items, const Pu
 
 // --- Reading --------------------------------------------------------------------------------
 
-// One read of a batch: asks in parts, copies, asks again for what turned out wrong.
-class DummyStore::GetCall {
- public:
-  GetCall(DummyStore& store, const Wanted& wanted, std::string_view tenant)
-      : store_(store), wanted_(wanted), tenant_(tenant) {
-    for (size_t i = 0; i < wanted.keys.size(); ++i) results_.emplace_back(uint64_t{0});
-  }
-
-  std::vector<Result<uint64_t>> Run() {
-    std::vector<size_t> pending;
-    for (size_t i = 0; i < wanted_.keys.size(); ++i) {
-      if (Status status = CheckKey(wanted_.keys[i]); !status) {
-        results_[i] = std::move(status).error();
-      } else {
-        pending.push_back(i);
-      }
-    }
-    for (int round = 0; round < kRoundsMax && !pending.empty(); ++round) {
-      std::vector<size_t> again;
-      for (size_t next = 0; next < pending.size();) {
-        const size_t end = round == 0 ? EndOfPart(pending, next) : next + 1;
-        Ask({pending.begin() + static_cast<ptrdiff_t>(next),
-             pending.begin() + static_cast<ptrdiff_t>(end)},
-            &again);
-        next = end;
-      }
-      pending.swap(again);
-    }
-    return std::move(results_);
-  }
-
- private:
-  size_t EndOfPart(const std::vector<size_t>& pending, size_t begin) const {
-    uint64_t bytes = 0;
-    size_t unknown = 0;
-    size_t end = begin;
-    for (; end < pending.size() && end - begin < kItemsPerCallMax; ++end) {
-      const uint64_t limit = wanted_.limits[pending[end]];
-      if (limit == UINT64_MAX) {
-        if (++unknown > kUnknownPerCallMax) break;
-        continue;
-      }
-      bytes += limit;
-      if (bytes > kBytesPerCallMax && end > begin) break;
-    }
-    return end;
-  }
-
-  void Ask(const std::vector<size_t>& items, std::vector<size_t>* again) {
-    daemon_v1::AcquireRequest request;
-    request.set_tenant(std::string(tenant_));
-    request.set_allow_inline(wanted_.allow_inline);
-    for (size_t i : items) {
-      AddKey(wanted_.keys[i], request.mutable_keys());
-      request.add_limits(wanted_.limits[i]);
-      if (!wanted_.offsets.empty()) request.add_offsets(wanted_.offsets[i]);
-    }
-    daemon_v1::AcquireReply reply;
-    start_ms_ = store_.runtime_->NowMs();
-    const Status status = store_.link_->Acquire(request, &reply);
-    if (!status.ok() || !Whole(reply, items.size())) {
-      for (size_t i : items) {
-        results_[i] =
-            status.ok() ? TransportError("a malformed reply of the daemon") : status.error();
-      }
-      return;
-    }
-    const uint64_t session = request.session().high();
-    int failed = 0;
-    for (size_t k = 0; k < items.size(); ++k) {
-      const size_t i = items[k];
-      if (const int32_t code = reply.codes(static_cast<int>(k)); code != 0) {
-        results_[i] = ItemError(code, failed < reply.errors_size() ? reply.errors(failed) : "");
-        ++failed;
-        if (results_[i].code() == ErrorCode::kBackPressure) again->push_back(i);
-        continue;
-      }
-      results_[i] = Copy(i, reply, static_cast<int>(k), session);
-      const ErrorCode code = results_[i].code();
-      if (code == ErrorCode::kChecksum || code == ErrorCode::kStaleEpoch) again->push_back(i);
-    }
-    store_.link_->Release(reply.lease(), session);
-  }
-
-  static bool Whole(const daemon_v1::AcquireReply& reply, size_t items) {
-    const int count = static_cast<int>(items);
-    return reply.codes_size() == count && reply.sizes_size() == count &&
-           reply.areas_size() == count && reply.offsets_size() == count &&
-           reply.checksums_size() == count && reply.checked_size() == count;
-  }
-
-  Result<uint64_t> Copy(size_t i, const daemon_v1::AcquireReply& reply, int k, uint64_t session) {
-    const uint64_t size = reply.sizes(k);
-    const uint64_t offset = reply.offsets(k);
-    std::shared_ptr<const MappedMemory> area;
-    ConstBytes memory = BytesOf(reply.inline_bytes());
-    if (reply.areas(k) != 0) {
-      MC_TRY(area, store_.link_->Area(reply.areas(k), session));
-      memory = area->bytes();
-    }
-    if (offset > memory.size() || size > memory.size() - offset) {
-      return TransportError("the daemon named bytes outside of its memory");
-    }
-    const auto targets = wanted_.targets(i, size);
-    if (!targets || TotalSize(*targets) < size) {
-      return TooSmall(fmt::format("{}: needs {} bytes", wanted_.keys[i].substr(0, 128), size));
-    }
-    const uint64_t checksum = node::CopyOut(memory.subspan(offset, size), *targets);
-    if (reply.checked(k)) {
-      if (checksum == reply.checksums(k)) return size;
-      return ChecksumMismatch(std::string(wanted_.keys[i].substr(0, 128)));
-    }
-    // Nothing but the lease says that these were still the right bytes.
-    const uint64_t held_ms = store_.runtime_->NowMs() - start_ms_;
-    if (held_ms < store_.link_->lease_ms() || reply.areas(k) == 0) return size;
-    return ChecksumMismatch("the lease of the bytes ended while they were copied");
-  }
-
-  DummyStore& store_;
-  const Wanted& wanted_;
-  const std::string_view tenant_;
-  uint64_t start_ms_ = 0;
-  std::vector<Result<uint64_t>> results_;
-};
-
-std::vector<Result<uint64_t>> DummyStore::Read(const Wanted& wanted, std::string_view tenant) {
+std::vector<Result<uint64_t>> DummyStore::Read(const GetWanted& wanted, std::string_view tenant) {
   base::Gate::Pass pass(gate_);
   if (!pass) return Refuse<uint64_t>(wanted.keys.size(), NotOpen());
-  return GetCall(*this, wanted, tenant).Run();
+  return DummyGet(*link_, *runtime_, hints_, wanted, tenant).Run();
 }
 
 std::vector<Result<uint64_t>> DummyStore::GetMany(std::span<const GetItem> items,
                                                   std::string_view tenant) {
   std::vector<std::string_view> keys;
-  Wanted wanted;
+  GetWanted wanted;
+  keys.reserve(items.size());
+  wanted.limits.reserve(items.size());
   for (const GetItem& item : items) {
     keys.push_back(item.key);
     wanted.limits.push_back(TotalSize(item.targets));
   }
   wanted.keys = keys;
   wanted.targets = [&](size_t i, uint64_t) {
-    return std::optional(
-        std::vector<MutableBytes>(items[i].targets.begin(), items[i].targets.end()));
+    return std::optional<std::span<const MutableBytes>>(items[i].targets);
   };
   return Read(wanted, tenant);
 }
@@ -248,14 +102,14 @@ std::vector<Result<uint64_t>> DummyStore::GetManyAllocated(std::span<const std::
                                                            std::string_view tenant,
                                                            const AllocateTarget& allocate) {
   std::vector<std::optional<MutableBytes>> allocated(keys.size());
-  Wanted wanted;
+  GetWanted wanted;
   wanted.keys = keys;
   wanted.limits.assign(keys.size(), UINT64_MAX);
   wanted.allow_inline = true;
-  wanted.targets = [&](size_t i, uint64_t size) -> std::optional<std::vector<MutableBytes>> {
+  wanted.targets = [&](size_t i, uint64_t size) -> std::optional<std::span<const MutableBytes>> {
     if (!allocated[i] || allocated[i]->size() != size) allocated[i] = allocate(i, size);
     if (!allocated[i]) return std::nullopt;
-    return std::vector<MutableBytes>{*allocated[i]};
+    return std::span<const MutableBytes>(&*allocated[i], 1);
   };
   return Read(wanted, tenant);
 }
@@ -263,7 +117,7 @@ std::vector<Result<uint64_t>> DummyStore::GetManyAllocated(std::span<const std::
 std::vector<Result<uint64_t>> DummyStore::GetRanges(std::span<const RangeItem> items,
                                                     std::string_view tenant) {
   std::vector<std::string_view> keys;
-  Wanted wanted;
+  GetWanted wanted;
   for (const RangeItem& item : items) {
     keys.push_back(item.key);
     wanted.limits.push_back(item.target.size());
@@ -271,7 +125,7 @@ std::vector<Result<uint64_t>> DummyStore::GetRanges(std::span<const RangeItem> i
   }
   wanted.keys = keys;
   wanted.targets = [&](size_t i, uint64_t) {
-    return std::optional(std::vector<MutableBytes>{items[i].target});
+    return std::optional(std::span<const MutableBytes>(&items[i].target, 1));
   };
   return Read(wanted, tenant);
 }
@@ -285,6 +139,7 @@ template <typename Send, typename Take>
 void AskInParts(std::span<const std::string_view> keys, std::string_view tenant, Send send,
                 Take take) {
   std::vector<size_t> good;
+  good.reserve(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
     if (Status status = CheckKey(keys[i]); !status) {
       take(i, status.error());
@@ -294,12 +149,13 @@ void AskInParts(std::span<const std::string_view> keys, std::string_view tenant,
   }
   for (size_t begin = 0; begin < good.size(); begin += kItemsPerCallMax) {
     const size_t end = std::min(good.size(), begin + kItemsPerCallMax);
-    std::vector<std::string_view> part;
-    for (size_t k = begin; k < end; ++k) part.push_back(keys[good[k]]);
-    daemon_v1::KeysRequest request = RequestFor(part, tenant);
+    daemon_v1::KeysRequest request;
+    request.set_tenant(std::string(tenant));
+    request.set_api(std::string(ApiScope::OfThread().name));
+    AddKeys(keys, std::span(good).subspan(begin, end - begin), request.mutable_keys());
     daemon_v1::CodesReply reply;
     Status status = send(request, &reply);
-    if (status.ok() && reply.codes_size() != static_cast<int>(part.size())) {
+    if (status.ok() && reply.codes_size() != static_cast<int>(end - begin)) {
       status = TransportError("a malformed reply of the daemon");
     }
     int failed = 0;
@@ -355,7 +211,9 @@ Result<uint64_t> DummyStore::GetSize(std::string_view key, std::string_view tena
   base::Gate::Pass pass(gate_);
   if (!pass) return NotOpen();
   MC_RETURN_IF_ERROR(CheckKey(key));
-  daemon_v1::KeysRequest request = RequestFor(std::span(&key, 1), tenant);
+  daemon_v1::KeysRequest request;
+  request.set_tenant(std::string(tenant));
+  AddKey(key, request.mutable_keys());
   daemon_v1::SizesReply reply;
   MC_RETURN_IF_ERROR(link_->Sizes(request, &reply));
   if (reply.codes_size() != 1 || reply.sizes_size() != 1) {

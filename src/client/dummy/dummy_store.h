@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/gate.h"
+#include "client/dummy/dummy_get.h"
 #include "client/dummy/dummy_put.h"
 #include "client/dummy/link.h"
 #include "client/memory_registry.h"
@@ -59,17 +60,7 @@ class DummyStore final : public Store {
   bool is_dummy() const override { return true; }
 
  private:
-  class GetCall;
-  // What one read wants, whatever it was called as.
-  struct Wanted {
-    std::span<const std::string_view> keys;
-    std::vector<uint64_t> limits;
-    std::vector<uint64_t> offsets;  // Empty unless ranged.
-    bool allow_inline = false;
-    // Gives the memory for item i, whose size is now known. Empty: it does not fit.
-    std::function<std::optional<std::vector<MutableBytes>>(size_t i, uint64_t size)> targets;
-  };
-  std::vector<Result<uint64_t>> Read(const Wanted& wanted, std::string_view tenant);
+  std::vector<Result<uint64_t>> Read(const GetWanted& wanted, std::string_view tenant);
 
   // The region and offset of registered memory.
   std::optional<std::pair<uint64_t, uint64_t>> RegionOf(const void* data, size_t size) const;
@@ -79,6 +70,7 @@ class DummyStore final : public Store {
   std::unique_ptr<Link> link_;
   base::Gate gate_;
   Staging staging_;
+  PlaceHints hints_;
   base::Mutex register_mu_;  // One registration changes at a time.
 
   mutable base::Mutex mu_;

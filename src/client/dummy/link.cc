@@ -2,15 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <grpcpp/grpcpp.h>
 #include <poll.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "client/dummy/daemon_channel.h"
 #include "client/dummy/proof.h"
-#include "mooncake/v1/store_daemon.grpc.pb.h"
 #include "obs/log.h"
 
 namespace mooncake::client {
@@ -26,41 +26,7 @@ constexpr uint64_t kSideTimeoutMs = 10'000;  // Of one exchange on the socket.
 constexpr uint64_t kReadyWaitMs = 2'000;     // How long a call waits for a new session.
 constexpr uint64_t kAwayWaitMs = 50;         // How long a call waits for the daemon's return.
 constexpr uint64_t kPollMs = 100;            // Between looks for an interrupt.
-// A daemon that is silent this long is given up: 9 s altogether.
-constexpr int kKeepAliveMs = 5'000;
-constexpr int kKeepAliveTimeoutMs = 4'000;
-constexpr int kMessageMax = 256 << 20;
-
-grpc::ChannelArguments ChannelOptions() {
-  grpc::ChannelArguments options;
-  options.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
-  options.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);
-  options.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  options.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
-  options.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHelloMs);  // Of one attempt, in fact.
-  options.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5 * kReconnectMs);
-  options.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // A store of its own each.
-  options.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // The daemon is on this host.
-  options.SetMaxReceiveMessageSize(kMessageMax);
-  options.SetMaxSendMessageSize(kMessageMax);
-  return options;
-}
-
-// FAILED_PRECONDITION is the daemon's word for a session that it does not know.
-Error ErrorOf(const grpc::Status& status, const std::string& address) {
-  const std::string text = fmt::format("daemon {}: {}", address, status.error_message());
-  switch (status.error_code()) {
-    case grpc::StatusCode::FAILED_PRECONDITION: return StaleEpoch(text);
-    case grpc::StatusCode::UNAUTHENTICATED:
-    case grpc::StatusCode::PERMISSION_DENIED:
-    case grpc::StatusCode::NOT_FOUND: return InvalidState(text);
-    case grpc::StatusCode::INVALID_ARGUMENT: return InvalidArgument(text);
-    case grpc::StatusCode::RESOURCE_EXHAUSTED: return BackPressure(text);
-    case grpc::StatusCode::UNIMPLEMENTED: return Unsupported(text);
-    default: return TransportError(text);
-  }
-}
-
+constexpr uint64_t kSendMs = 500;            // Of a call on the socket; then it goes by gRPC.
 bool Final(ErrorCode code) {
   return code == ErrorCode::kInvalidState || code == ErrorCode::kInvalidArgument ||
          code == ErrorCode::kUnsupported;
@@ -73,47 +39,13 @@ std::string ScopeOf(const DummyConfig& config) {
 
 }  // namespace
 
-struct Link::Channel {
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<StoreDaemon::Stub> stub;
-
-  // Waits for the reply and looks now and then whether the caller wants to be interrupted.
-  template <typename Request, typename Reply, typename Method>
-  grpc::Status Call(Method method, const Request& request, Reply* reply, uint64_t limit_ms,
-                    const std::function<bool()>& stop, bool wait = false) {
-    grpc::ClientContext context;
-    // Nobody else drives a connection that is being made: a call that does not wait for it
-    // leaves it unfinished.
-    context.set_wait_for_ready(wait);
-    context.set_deadline(Deadline(limit_ms));
-    grpc::CompletionQueue queue;
-    grpc::Status status;
-    auto call = (stub.get()->*method)(&context, request, &queue);
-    call->Finish(reply, &status, this);
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue.AsyncNext(&tag, &ok, Deadline(kPollMs)) == grpc::CompletionQueue::TIMEOUT) {
-      if (stop()) context.TryCancel();
-    }
-    return status;
-  }
-
-  static gpr_timespec Deadline(uint64_t ms) {
-    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                        gpr_time_from_millis(static_cast<int64_t>(ms), GPR_TIMESPAN));
-  }
-};
-
 Link::Link(const DummyConfig& config, Runtime& runtime, MappedMemory control)
     : config_(config),
       runtime_(runtime),
       control_(std::move(control)),
-      channel_(std::make_unique<Channel>()),
+      channel_(std::make_unique<DaemonChannel>(config.server_address)),
       ready_(runtime.NewEvent()),
       wake_(runtime.NewEvent()) {
-  channel_->channel = grpc::CreateCustomChannel(
-      config.server_address, grpc::InsecureChannelCredentials(), ChannelOptions());
-  channel_->stub = StoreDaemon::NewStub(channel_->channel);
   for (uint32_t slot = kCallSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
 
@@ -156,14 +88,14 @@ Status Link::SayHello(uint64_t deadline_ms, bool wait) {
     const grpc::Status asked =
         channel_->Call(&StoreDaemon::Stub::AsyncChallenge, daemon_v1::ChallengeRequest(),
                        &challenge, limit_ms, stop, wait);
-    if (!asked.ok()) return ErrorOf(asked, config_.server_address);
+    if (!asked.ok()) return DaemonChannel::ErrorOf(asked, config_.server_address);
     request.set_nonce(challenge.nonce());
     request.set_proof(ProofOf(config_.cluster_secret, challenge.nonce()));
   }
   daemon_v1::HelloReply reply;
   const grpc::Status said =
       channel_->Call(&StoreDaemon::Stub::AsyncHello, request, &reply, limit_ms, stop, wait);
-  if (!said.ok()) return ErrorOf(said, config_.server_address);
+  if (!said.ok()) return DaemonChannel::ErrorOf(said, config_.server_address);
   MC_RETURN_IF_ERROR(ConnectSocket(reply));
   return RegisterAll();
 }
@@ -201,6 +133,7 @@ Status Link::ConnectSocket(const daemon_v1::HelloReply& hello) {
   SideAnswer answer;
   const Result<Packet> answered = Ask(attach, control_.fd(), &answer);
   if (!answered) return failed(answered.error().context);
+  calls_.Open({hello.socket_path(), hello.session().high(), hello.session().low()});
   return Ok();
 }
 
@@ -277,6 +210,7 @@ void Link::DriveChannel() {
 
 void Link::Lose() {
   ready_->Clear();
+  calls_.Close();
   base::MutexLock lock(socket_mu_);
   socket_ = Descriptor();
 }
@@ -315,26 +249,21 @@ bool Link::WaitReady(uint64_t deadline_ms) {
 }
 
 template <typename Request, typename Reply, typename Method>
-Status Link::Invoke(Method method, Request& request, Reply* reply) {
-  const uint64_t start_ms = runtime_.NowMs();
-  const uint64_t deadline_ms = start_ms + config_.rpc_timeout_ms;
-  const auto stop = [this] { return stop_.load() || runtime_.Interrupted(); };
+Status Link::Invoke(std::optional<CallType> type, Method method, Request& request, Reply* reply,
+                    Started started) {
+  const uint64_t deadline_ms = runtime_.NowMs() + config_.rpc_timeout_ms;
   for (int attempt = 0;; ++attempt) {
     // While the daemon is away a call fails soon, though not in a busy loop of its caller's.
     if (!WaitReady(std::min(runtime_.NowMs() + (attempt == 0 ? kAwayWaitMs : kReadyWaitMs),
                             deadline_ms))) {
       return TransportError(fmt::format("daemon {} is not reachable", config_.server_address));
     }
-    {
-      base::MutexLock lock(mu_);
-      *request.mutable_session() = session_;
-    }
-    const uint64_t now_ms = runtime_.NowMs();
-    const uint64_t left_ms = deadline_ms > now_ms ? deadline_ms - now_ms : 1;
     reply->Clear();
-    const grpc::Status status = channel_->Call(method, request, reply, left_ms, stop);
+    if (type && !started) started = Start(*type, request);
+    const Status status = started ? Finish(*type, std::move(started), reply, deadline_ms)
+                                  : CallByGrpc(method, request, reply, deadline_ms);
     if (status.ok()) return Ok();
-    Error error = ErrorOf(status, config_.server_address);
+    Error error = status.error();
     if (error.code == ErrorCode::kTransport) {
       suspect_.store(true);
       wake_->Set();
@@ -352,32 +281,103 @@ Status Link::Invoke(Method method, Request& request, Reply* reply) {
   }
 }
 
-Status Link::Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(&StoreDaemon::Stub::AsyncPut, request, reply);
+template <typename Request, typename Reply, typename Method>
+Status Link::CallByGrpc(Method method, Request& request, Reply* reply, uint64_t deadline_ms) {
+  {
+    base::MutexLock lock(mu_);
+    *request.mutable_session() = session_;
+  }
+  const uint64_t now_ms = runtime_.NowMs();
+  const grpc::Status status =
+      channel_->Call(method, request, reply, deadline_ms > now_ms ? deadline_ms - now_ms : 1,
+                     [this] { return stop_.load() || runtime_.Interrupted(); });
+  if (status.ok()) return Ok();
+  return DaemonChannel::ErrorOf(status, config_.server_address);
 }
-Status Link::Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply) {
-  return Invoke(&StoreDaemon::Stub::AsyncAcquire, request, reply);
+
+template <typename Request>
+Link::Started Link::Start(CallType type, Request& request) {
+  Started call = calls_.Take();
+  if (!call) return call;
+  request.clear_session();
+  const bool packed = call->frame.Pack(type, sched_getcpu(), request);
+  request.mutable_session()->set_high(call->session);
+  if (!packed) {  // gRPC has a limit of its own, and says so.
+    calls_.GiveBack(std::move(call));
+    return {};
+  }
+  const uint64_t limit_ms = runtime_.NowMs() + kSendMs;
+  const auto give_up = [&](bool) {
+    return stop_.load() || runtime_.Interrupted() || runtime_.NowMs() >= limit_ms;
+  };
+  if (!call->frame.Send(call->socket.get(), give_up).ok()) call.reset();
+  return call;
+}
+template Link::Started Link::Start(CallType type, daemon_v1::PutRequest& request);
+template Link::Started Link::Start(CallType type, daemon_v1::AcquireRequest& request);
+
+template <typename Reply>
+Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms) {
+  std::optional<DaemonChannel::Pulse> pulse;
+  const auto give_up = [&](bool) {
+    if (stop_.load() || runtime_.Interrupted() || runtime_.NowMs() >= deadline_ms) return true;
+    if (!pulse) {
+      daemon_v1::Session session;
+      {
+        base::MutexLock lock(mu_);
+        session = session_;
+      }
+      if (session.high() != call->session) return true;
+      pulse.emplace(*channel_, runtime_, std::move(session));
+    }
+    return pulse->Gone();
+  };
+  CallFrame& frame = call->frame;
+  if (Status status = frame.Receive(call->socket.get(), give_up); !status.ok()) {
+    return TransportError(
+        fmt::format("daemon {}: {}", config_.server_address, status.error().context));
+  }
+  const int32_t code = frame.header().code;
+  if (frame.header().type != type || (code == 0 && !frame.Unpack(reply))) {
+    return TransportError(fmt::format("daemon {}: a malformed answer", config_.server_address));
+  }
+  Status status = Ok();
+  if (code != 0) {
+    status = Error{static_cast<ErrorCode>(code),
+                   fmt::format("daemon {}: {}", config_.server_address, TextOf(frame.body()))};
+  }
+  calls_.GiveBack(std::move(call));
+  return status;
+}
+
+Status Link::Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply, Started started) {
+  return Invoke(CallType::kPut, &StoreDaemon::Stub::AsyncPut, request, reply, std::move(started));
+}
+Status Link::Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply,
+                     Started started) {
+  return Invoke(CallType::kAcquire, &StoreDaemon::Stub::AsyncAcquire, request, reply,
+                std::move(started));
 }
 Status Link::Exist(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(&StoreDaemon::Stub::AsyncExist, request, reply);
+  return Invoke(CallType::kExist, &StoreDaemon::Stub::AsyncExist, request, reply);
 }
 Status Link::Remove(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(&StoreDaemon::Stub::AsyncRemove, request, reply);
+  return Invoke(CallType::kRemove, &StoreDaemon::Stub::AsyncRemove, request, reply);
 }
 Status Link::Sizes(daemon_v1::KeysRequest& request, daemon_v1::SizesReply* reply) {
-  return Invoke(&StoreDaemon::Stub::AsyncSizes, request, reply);
+  return Invoke(CallType::kSizes, &StoreDaemon::Stub::AsyncSizes, request, reply);
 }
 Status Link::RemoveAll(daemon_v1::RemoveAllRequest& request, daemon_v1::RemoveAllReply* reply) {
-  return Invoke(&StoreDaemon::Stub::AsyncRemoveAll, request, reply);
+  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncRemoveAll, request, reply);
 }
 Status Link::Metrics(daemon_v1::MetricsRequest& request, daemon_v1::MetricsReply* reply) {
-  return Invoke(&StoreDaemon::Stub::AsyncMetrics, request, reply);
+  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncMetrics, request, reply);
 }
 
 Status Link::Health() {
   daemon_v1::HealthRequest request;
   daemon_v1::HealthReply reply;
-  MC_RETURN_IF_ERROR(Invoke(&StoreDaemon::Stub::AsyncHealth, request, &reply));
+  MC_RETURN_IF_ERROR(Invoke(std::nullopt, &StoreDaemon::Stub::AsyncHealth, request, &reply));
   return reply.status() == 0 ? Ok() : Status(InvalidState("the daemon is not serving"));
 }
 
@@ -411,20 +411,10 @@ void Link::UnregisterRegion(uint64_t id) {
   (void)Ask(message, -1, &answer);
 }
 
-void Link::Release(uint64_t lease, uint64_t session) {
-  if (lease == 0) return;
-  SideMessage message;
-  message.type = SideType::kRelease;
-  message.id = lease;
-  {
-    base::MutexLock lock(mu_);
-    message.session_high = session_.high();
-    message.session_low = session_.low();
-  }
-  if (message.session_high != session) return;
-  base::MutexLock lock(socket_mu_);
-  // If it does not arrive, the lease ends with the connection or by itself.
-  if (socket_) (void)SendPacket(socket_.get(), BytesAt(&message, sizeof(message)), -1);
+std::shared_ptr<const MappedMemory> Link::KnownArea(uint64_t id, uint64_t session) {
+  base::MutexLock lock(mu_);
+  const auto found = areas_.find(id);
+  return found == areas_.end() || session_.high() != session ? nullptr : found->second;
 }
 
 Result<std::shared_ptr<const MappedMemory>> Link::Area(uint64_t id, uint64_t session) {

@@ -2,6 +2,9 @@
 // the daemon's memory, and says Hello again when the daemon has been restarted: it registers
 // what was registered, and a call that the new daemon does not know is repeated.
 //
+// Calls about values go over connections of the Unix socket; the rest, and those for which there
+// is no connection, by gRPC.
+//
 // Thread-safe. A call fails with kTransport while the daemon is away.
 #pragma once
 
@@ -11,16 +14,17 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "client/dummy/call_pool.h"
+#include "client/dummy/messages.h"
 #include "client/dummy/side_channel.h"
 #include "client/dummy/unix_socket.h"
 #include "mooncake/dummy.h"
-#include "mooncake/v1/store_daemon.pb.h"
 #include "runtime/mapped_memory.h"
 #include "runtime/runtime.h"
 
 namespace mooncake::client {
 
-namespace daemon_v1 = ::mooncake::daemon::v1;
+class DaemonChannel;
 
 class Link {
  public:
@@ -29,9 +33,17 @@ class Link {
   ~Link();
   void Close();  // Idempotent. Calls in progress end soon.
 
-  // Each fills in the session. `limit_ms`: of the whole call, from now.
-  Status Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply);
-  Status Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply);
+  // A call that is on its way. Dropped, it is as good as interrupted.
+  using Started = std::unique_ptr<CallPool::Connection>;
+  // Sends the request of a call that will be made, so that the daemon begins. Empty: it did not;
+  // the call itself will send.
+  template <typename Request>
+  Started Start(CallType type, Request& request);
+
+  // Each leaves the session that it was made in (its `high` half) in the request.
+  Status Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply, Started started = {});
+  Status Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply,
+                 Started started = {});
   Status Exist(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply);
   Status Remove(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply);
   Status Sizes(daemon_v1::KeysRequest& request, daemon_v1::SizesReply* reply);
@@ -42,12 +54,14 @@ class Link {
   // Returns after the daemon has mapped the memory file. The descriptor is kept as a copy.
   Status RegisterRegion(uint64_t id, int fd, uint64_t size);
   void UnregisterRegion(uint64_t id);
-  // `session`: the one of the call that gave the lease or named the area (its `high` half). When
-  // it is no longer the link's, the daemon that gave them is gone.
-  void Release(uint64_t lease, uint64_t session);
   // The daemon's memory behind an area. The shared pointer keeps it mapped while it is read,
-  // also when the daemon is gone meanwhile (docs/adr, dummy memory).
+  // also when the daemon is gone meanwhile (docs/adr, dummy memory). `session`: the one of the
+  // call that named the area (its `high` half). When it is no longer the link's, the daemon that
+  // named it is gone.
   Result<std::shared_ptr<const MappedMemory>> Area(uint64_t id, uint64_t session);
+
+  // The same if it is mapped already; nullptr: it is not.
+  std::shared_ptr<const MappedMemory> KnownArea(uint64_t id, uint64_t session);
 
   uint64_t lease_ms() const { return lease_ms_.load(); }
   std::string node() const;
@@ -71,7 +85,6 @@ class Link {
   Link(const DummyConfig& config, Runtime& runtime, MappedMemory control);  // For Connect.
 
  private:
-  struct Channel;  // gRPC's side of it.
   struct Registration {
     Descriptor fd;
     uint64_t size = 0;
@@ -91,13 +104,21 @@ class Link {
   void DriveChannel();
   void Lose();
   bool WaitReady(uint64_t deadline_ms);
+  // A method of the service; `type`: how it is called on the socket, if it is.
   template <typename Request, typename Reply, typename Method>
-  Status Invoke(Method method, Request& request, Reply* reply);
+  Status Invoke(std::optional<CallType> type, Method method, Request& request, Reply* reply,
+                Started started = {});
+  template <typename Request, typename Reply, typename Method>
+  Status CallByGrpc(Method method, Request& request, Reply* reply, uint64_t deadline_ms);
+  // The answer of a call that was started.
+  template <typename Reply>
+  Status Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms);
 
   const DummyConfig config_;
   Runtime& runtime_;
   const MappedMemory control_;
-  std::unique_ptr<Channel> channel_;
+  std::unique_ptr<DaemonChannel> channel_;
+  CallPool calls_;
   std::unique_ptr<Event> ready_;  // Set while the session is good.
   std::unique_ptr<Event> wake_;   // Something for the watching thread.
   std::atomic<bool> stop_{false};

@@ -1,13 +1,13 @@
 // The Unix socket between a dummy client and its daemon: what travels on it besides descriptors.
 // SOCK_SEQPACKET, so a message is one packet; integers in the host's order, as both ends are on
-// one host. Every request but Release is answered by one Answer, in order.
+// one host. Every request is answered by one Answer, in order.
 #pragma once
 
 #include <cstdint>
 
 namespace mooncake::client {
 
-inline constexpr uint32_t kDaemonProtocolVersion = 1;
+inline constexpr uint32_t kDaemonProtocolVersion = 2;
 inline constexpr uint32_t kSideMagic = 0x4853434d;  // "MCSH"
 
 enum class SideType : uint32_t {
@@ -15,7 +15,9 @@ enum class SideType : uint32_t {
   kRegister = 2,    // A region: `id`, `size`, with its descriptor.
   kUnregister = 3,  // `id`.
   kArea = 4,        // Asks for the memory behind area `id`; the answer has its descriptor.
-  kRelease = 5,     // Lease `id`; not answered.
+  // First on a further connection of an attached session, which carries calls from then on
+  // (call_frame.h). `id`: kCallVersion.
+  kCalls = 5,
 };
 
 struct SideMessage {

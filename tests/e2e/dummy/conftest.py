@@ -85,6 +85,7 @@ class Daemon:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # Every thread stands still.
 
     def cont(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -156,3 +156,52 @@ def test_stats_prints_what_the_server_says(run_program) -> None:
             connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
         assert done.result().stdout.strip().encode() == body
         assert done.result().returncode == 0
+
+
+def line_of(daemon, what: str) -> str:
+    """The daemon's line that says so; empty: there is none yet."""
+    return next((text for text in daemon.lines if text.startswith(f"{PROGRAM} {what} ")), "")
+
+
+def test_a_successor_takes_over_the_values_and_the_address(
+    start_daemon, dummy, eventually, port: int
+) -> None:
+    flags = ("--stable-id", "gateway", "--client-server-address", f"127.0.0.1:{port}")
+    old = start_daemon(*flags, "--drain-on-exit")
+    store = dummy(f"127.0.0.1:{port}")
+    assert store.put("k", b"v" * 100_000) == 0
+    new = start_daemon(*flags, "--initial-state", "standby")
+    # The address is still its predecessor's.
+    assert new.started("client_server_address") == "disabled"
+    assert new.started("initial_state") == "standby"
+    assert old.terminate() == 0
+    assert "to_runtime=gateway:2" in line_of(old, "handoff")
+    upgraded = line_of(old, "upgraded")
+    assert "from_epoch=1 to_epoch=2 migrated_routes=1" in upgraded
+    promoted = eventually(lambda: line_of(new, "promoted"))
+    assert "stable_id=gateway epoch=2 from_epoch=1 kind=HotUpgrade" in promoted
+    # The client goes on by itself.
+    eventually(lambda: store.get("k") == b"v" * 100_000)
+    assert store.put("after", b"1") == 0
+
+
+def test_a_daemon_without_a_successor_leaves_its_values_to_the_others(
+    start_daemon, node, sqlite_url: str
+) -> None:
+    other = node(sqlite_url, routed_writes=True)
+    daemon = start_daemon("--drain-on-exit", "--stable-id", "leaver", "--routed-writes")
+    for i in range(20):
+        assert other.put(f"k{i}", b"v" * 1000) == 0
+    assert daemon.terminate() == 0
+    moved = line_of(daemon, "drained")
+    assert "stable_id=leaver" in moved
+    assert 0 < int(moved.rsplit("=", 1)[1]) < 20
+    for i in range(20):
+        assert other.get(f"k{i}") == b"v" * 1000
+
+
+def test_a_daemon_that_cannot_empty_itself_says_so(start_daemon, dummy) -> None:
+    daemon = start_daemon("--drain-on-exit", "--drain-timeout-ms", "1500")
+    assert dummy(daemon.address).put("k", b"v") == 0
+    assert daemon.terminate() == 3
+    assert line_of(daemon, "drain") != ""

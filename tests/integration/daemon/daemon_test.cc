@@ -88,6 +88,55 @@ TEST_F(DaemonTest, BatchesReportPerItem) {
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(removed[i].ok(), i != 7);
 }
 
+// A client copies from where it found a value last; what it uses is what the daemon says is there.
+TEST_F(DaemonTest, ReadingAgainFollowsTheTruth) {
+  StartDaemon("d-again");
+  auto store = Client();
+  auto other = Client();
+  const MutableBytes pool = memory_.Alloc(4 * kMiB);
+  ASSERT_TRUE(store->RegisterBuffer(pool.data(), pool.size()).ok());
+  const MutableBytes target = pool.first(kMiB);
+  for (int version = 0; version < 5; ++version) {
+    const std::string value = ValueOf("k", kMiB - static_cast<size_t>(version / 3), version);
+    ASSERT_TRUE(other->Put("k", BytesOf(value)).ok());
+    for (int i = 0; i < 3; ++i) {
+      std::memset(target.data(), 0, target.size());
+      EXPECT_EQ(store->GetInto("k", target).value_or(0), value.size());
+      EXPECT_TRUE(TextOf(target.first(value.size())) == value) << version;
+    }
+  }
+  // Of two items with one target, the one that is missing leaves the other's bytes alone.
+  const std::string good = ValueOf("good", kMiB);
+  ASSERT_TRUE(other->Put("good", BytesOf(good)).ok());
+  const GetItem both[] = {{"good", {&target, 1}}, {"k", {&target, 1}}};
+  ASSERT_TRUE(store->GetInto("good", target).ok());
+  ASSERT_TRUE(store->GetInto("k", target).ok());
+  ASSERT_TRUE(other->Remove("k").ok());
+  const auto read = store->GetMany(both, {});
+  EXPECT_EQ(read[0].value_or(0), kMiB);
+  EXPECT_EQ(read[1].code(), ErrorCode::kNotFound);
+  EXPECT_TRUE(TextOf(target) == good);
+}
+
+// What is said about a key may quote a part of it, cut in the middle of a character.
+TEST_F(DaemonTest, AMissingKeyInAnotherScriptIsOnlyMissing) {
+  StartDaemon("d-script");
+  auto store = Client();
+  std::string key = "k";
+  for (int i = 0; i < 100; ++i) key += "\xc3\xa9";
+  ASSERT_TRUE(store->Put("good", BytesOf("v")).ok());
+  const std::string_view names[] = {key, "good"};
+  std::string got;
+  const auto read = store->GetManyAllocated(names, {}, [&](size_t, uint64_t size) {
+    got.resize(size);
+    return std::optional(MutableBytesAt(got.data(), size));
+  });
+  EXPECT_EQ(read[0].code(), ErrorCode::kNotFound);
+  EXPECT_TRUE(read[1].ok());
+  EXPECT_EQ(store->RemoveMany(names, {})[0].code(), ErrorCode::kNotFound);
+  EXPECT_EQ(store->GetSize(key).code(), ErrorCode::kNotFound);
+}
+
 TEST_F(DaemonTest, RegisteredMemoryIsReadInPlace) {
   StartDaemon("d-registered");
   auto store = Client();

@@ -1,0 +1,82 @@
+#include "client/dummy/call_pool.h"
+
+#include <unistd.h>
+
+#include "client/dummy/side_channel.h"
+#include "obs/log.h"
+
+namespace mooncake::client {
+
+namespace {
+// Not longer: a call goes by gRPC where this fails, and still has to find out that the daemon
+// stands still.
+constexpr uint64_t kConnectMs = 500;
+constexpr uint64_t kLookMs = 100;  // Between looks whether to give up a call.
+}  // namespace
+
+void CallPool::Open(const Session& session) {
+  std::vector<std::unique_ptr<Connection>> old;  // Closed after the lock.
+  base::MutexLock lock(mu_);
+  session_ = session;
+  old.swap(idle_);
+}
+
+void CallPool::Close() {
+  std::vector<std::unique_ptr<Connection>> old;
+  base::MutexLock lock(mu_);
+  session_.reset();
+  old.swap(idle_);
+}
+
+std::unique_ptr<CallPool::Connection> CallPool::Take() {
+  Session session;
+  {
+    base::MutexLock lock(mu_);
+    if (!session_) return nullptr;
+    if (!idle_.empty()) {
+      std::unique_ptr<Connection> connection = std::move(idle_.back());
+      idle_.pop_back();
+      return connection;
+    }
+    session = *session_;
+  }
+  Result<Descriptor> socket = Connect(session);
+  if (!socket) {
+    obs::LogRateLimited(obs::LogLevel::kWarning, "dummy.calls", socket.error().ToString());
+    return nullptr;
+  }
+  auto connection = std::make_unique<Connection>();
+  connection->session = session.high;
+  connection->socket = *std::move(socket);
+  return connection;
+}
+
+void CallPool::GiveBack(std::unique_ptr<Connection> connection) {
+  base::MutexLock lock(mu_);
+  const bool current = session_ && session_->high == connection->session;
+  if (current && idle_.size() < kIdleMax) idle_.push_back(std::move(connection));
+}
+
+Result<Descriptor> CallPool::Connect(const Session& session) {
+  MC_TRY(Descriptor socket, ConnectTo(session.socket_path));
+  const std::optional<uid_t> peer = PeerUser(socket.get());
+  if (!peer || *peer != geteuid()) {
+    return InvalidState(session.socket_path + " is served by another user");
+  }
+  SetSocketTimeout(socket.get(), kConnectMs);
+  SideMessage hello;
+  hello.type = SideType::kCalls;
+  hello.session_high = session.high;
+  hello.session_low = session.low;
+  hello.id = kCallVersion;
+  MC_RETURN_IF_ERROR(SendPacket(socket.get(), BytesAt(&hello, sizeof(hello)), -1));
+  SideAnswer answer;
+  MC_TRY(const Packet packet, ReceivePacket(socket.get(), MutableBytesAt(&answer, sizeof(answer))));
+  if (packet.size != sizeof(answer) || answer.magic != kSideMagic || answer.code != 0) {
+    return TransportError("the daemon takes no connection for calls");
+  }
+  SetSocketTimeout(socket.get(), kLookMs);
+  return socket;
+}
+
+}  // namespace mooncake::client
