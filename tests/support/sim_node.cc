@@ -165,7 +165,17 @@ std::vector<Result<std::string>> SimNode::Get(const std::vector<std::string>& ke
 std::vector<Result<Existence>> SimNode::Exist(const std::vector<std::string>& keys) {
   const base::Gate::Pass pass(node_->gate());
   if (!pass) return Closed<Result<Existence>>(keys.size());
-  return node::ExistKeys(core(), Refs(keys), Deadline());
+  std::vector<Result<Existence>> results;
+  for (const Status& status : node::ExistKeys(core(), Refs(keys), Deadline())) {
+    if (status.ok()) {
+      results.emplace_back(Existence::kPresent);
+    } else if (status.code() == ErrorCode::kNotFound) {
+      results.emplace_back(Existence::kMissing);
+    } else {
+      results.emplace_back(status.error());
+    }
+  }
+  return results;
 }
 
 std::vector<Status> SimNode::Remove(const std::vector<std::string>& keys) {
