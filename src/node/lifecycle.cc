@@ -119,7 +119,7 @@ std::string Node::AwaitSuccessor(uint64_t deadline_ms) {
     successor = successor_;
   }
   if (!successor) return {};
-  const std::string name = successor->id.ToString();
+  std::string name = successor->id.ToString();
   const uint64_t limit_ms = std::min(deadline_ms, successor->deadline_ms);
   while (!gate_.closed() && ports_.runtime.NowMs() < limit_ms) {
     membership_->RefreshTo(0, limit_ms);

@@ -323,8 +323,9 @@ void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms) 
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
     std::array<bool, routing::kSlotCount / kShards> drop{};
+    const std::span<SlotInfo> infos(shard.slots);
     for (size_t k = 0; k < drop.size(); ++k) {
-      SlotInfo& info = shard.slots[k];
+      SlotInfo& info = infos[k];
       const size_t slot = k * kShards + i;
       drop[k] = (info.state == SlotState::kForeign && foreign[slot]) ||
                 (info.state == SlotState::kFormer && foreign[slot] && info.passed_on_s != 0 &&
@@ -333,7 +334,7 @@ void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms) 
     }
     const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
       const Slot slot = routing::SlotOf(entry.first);
-      const SlotInfo& info = shard.slots[slot / kShards];
+      const SlotInfo& info = infos[slot / kShards];
       const bool mirrored =
           info.state == SlotState::kFormer && entry.second.route.version > info.since;
       return drop[slot / kShards] || (mirrored && foreign[slot]);
