@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import settings_for
 from mooncake.store import MooncakeDistributedStore
+from services import settings_for
 from support import LONG, MIB, at_most, eventually, value_of
 
 GUARD = 0xA5

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Redis, free_port
+from services import Redis, free_port
 from support import LONG, MIB, eventually
 
 # A password that breaks URLs, protocols and logs that are careless.
