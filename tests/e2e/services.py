@@ -7,11 +7,22 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any, ClassVar
 
 from support import MIB, eventually
+
+DAEMON = "mooncake-store-rs-client"
+
+
+def daemon_program() -> str:
+    """Where it is installed: on the path, or beside the interpreter."""
+    beside = Path(sys.executable).with_name(DAEMON)
+    found = shutil.which(DAEMON) or (str(beside) if beside.exists() else None)
+    assert found, f"{DAEMON} is not installed"
+    return found
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore
-from services import settings_for
+from services import daemon_program, settings_for
 from support import LONG, MIB, at_most, eventually, value_of
 
 GUARD = 0xA5
@@ -115,7 +115,7 @@ def test_empty_absent_and_unreachable_are_told_apart(
 
 @pytest.mark.parametrize("text", ["-5", "50%", "abc", "1.5.5MB", str(2**64), "12 parsecs", "0x10"])
 def test_a_daemon_reads_sizes_as_setup_does(text: str, sqlite_url: str) -> None:
-    command = ["mooncake-store-rs-client", "run", "--local-hostname", "127.0.0.1"]
+    command = [daemon_program(), "run", "--local-hostname", "127.0.0.1"]
     command += ["--metadata-url", sqlite_url, f"--storage-bytes={text}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     assert done.returncode != 0

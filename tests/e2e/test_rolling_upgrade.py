@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from services import daemon_program
 from support import LONG, MIB, eventually, value_of
 
-NAME = "mooncake-store-rs-client"
-PROGRAM = shutil.which(NAME) or str(Path(sys.executable).with_name(NAME))
 NODES = 5
 KEYS = 2000 if LONG else 400
 SIZE = 16_000
@@ -36,7 +32,13 @@ class Storage:
 
     def __init__(self, metadata_url: str, stable_id: str, segment: str, *flags: str) -> None:
         self.lines: list[str] = []
-        command = [PROGRAM, "--metadata-url", metadata_url, "--local-hostname", "127.0.0.1"]
+        command = [
+            daemon_program(),
+            "--metadata-url",
+            metadata_url,
+            "--local-hostname",
+            "127.0.0.1",
+        ]
         command += ["--stable-id", stable_id]
         command += ["--local-segment-name", segment, "--global-segment-size", "64MB"]
         self.process = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True)

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import support
 from mooncake.store import MooncakeDistributedStore
-
-PROGRAM = "mooncake-store-rs-client"
-
-
-def program() -> str:
-    beside = Path(sys.executable).with_name(PROGRAM)
-    found = shutil.which(PROGRAM) or (str(beside) if beside.exists() else None)
-    assert found, f"{PROGRAM} is not installed"
-    return found
+from services import DAEMON, daemon_program, free_port
 
 
 class Daemon:
@@ -39,7 +27,7 @@ class Daemon:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [program(), *self.arguments],
+            [daemon_program(), *self.arguments],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **self.environment},
@@ -47,7 +35,7 @@ class Daemon:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line)
-            if f"{PROGRAM} started " in line:
+            if f"{DAEMON} started " in line:
                 break
         assert self.process.poll() is None, "".join(self.lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -98,12 +86,6 @@ class Daemon:
             self._end()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def port() -> int:
     """One that nobody listens at."""
@@ -113,17 +95,7 @@ def port() -> int:
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
     """Waits for the first true answer of a function; fails when there is none in time."""
-
-    def wait(check: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            answer = check()
-            if answer:
-                return answer
-            assert time.monotonic() < deadline, f"not within {timeout_s} s"
-            time.sleep(0.02)
-
-    return wait
+    return support.eventually
 
 
 @pytest.fixture
@@ -132,7 +104,7 @@ def run_program() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [program(), *arguments],
+            [daemon_program(), *arguments],
             capture_output=True,
             text=True,
             timeout=60,
