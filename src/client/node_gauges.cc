@@ -31,9 +31,6 @@ NodeGauges::NodeGauges(Metrics& metrics, node::Core& core, const StoreConfig& co
   for (const char* action : {"expand", "drain", "retire"}) {
     metrics.GetCounter("segment_lifecycle_total", {{"action", action}, {"result", "ok"}});
   }
-  for (const char* reason : {"not_offered", "not_writable"}) {
-    metrics.GetCounter("preferred_segment_skip_total", {{"source", "request"}, {"reason", reason}});
-  }
   metrics.GetCounter("rebalance_routes_total", {{"phase", "evacuation"}, {"result", "ok"}});
   metrics.GetCounter("rebalance_bytes_total", {{"phase", "evacuation"}});
   metrics.GetCounter("replica_shortfall_total", {});

@@ -166,8 +166,9 @@ class Evacuation {
       if (owner != routing::kNoNode) taken.insert(HostOf(core_, view, owner));
     }
     std::vector<Candidate> apart, beside;
+    const routing::NodeIndex prefer = view.FindName(options_.prefer);
     for (Candidate& target : relocation->targets) {
-      const bool asked = !options_.prefer.empty() && apart.empty() && beside.empty();
+      const bool asked = target.node != routing::kNoNode && target.node == prefer;
       const bool free = taken.count(HostOf(core_, view, target.node)) == 0;
       (asked || free ? apart : beside).push_back(std::move(target));
     }

@@ -120,14 +120,16 @@ std::string Node::AwaitSuccessor(uint64_t deadline_ms) {
   }
   if (!successor) return {};
   std::string name = successor->id.ToString();
-  const uint64_t limit_ms = std::min(deadline_ms, successor->deadline_ms);
+  // A part of the time only: what a successor does not take still has to go elsewhere.
+  const uint64_t now_ms = ports_.runtime.NowMs();
+  const uint64_t patience_ms = (deadline_ms - std::min(deadline_ms, now_ms)) / 3;
+  const uint64_t limit_ms = std::min(now_ms + patience_ms, successor->deadline_ms);
   while (!gate_.closed() && ports_.runtime.NowMs() < limit_ms) {
     membership_->RefreshTo(0, limit_ms);
     const ViewPtr view = membership_->view();
     const routing::NodeIndex node = view->FindName(name);
-    if (node != routing::kNoNode && view->node(node).lease.state == NodeState::kActive) {
-      return name;
-    }
+    if (node == routing::kNoNode) return {};  // It died; it was there when this was planned.
+    if (view->node(node).lease.state == NodeState::kActive) return name;
     ports_.runtime.SleepMs(kSuccessorPollMs);
   }
   return {};

@@ -391,7 +391,7 @@ void Membership::ReapplySoon() {
   refresh_->Set();
 }
 
-void Membership::Suspect(const NodeId& id) {
+void Membership::Suspect(const NodeId& id, bool gone) {
   if (view()->Find(id) == routing::kNoNode) return;  // It is out already.
   const uint64_t now_ms = runtime_.NowMs();
   base::MutexLock lock(mu_);
@@ -400,6 +400,7 @@ void Membership::Suspect(const NodeId& id) {
   if (suspicion.since_ms == 0) suspicion.since_ms = now_ms;
   if (now_ms >= suspicion.until_ms) suspicion.reported = false;
   suspicion.until_ms = now_ms + options_.quarantine_ms;
+  suspicion.gone = gone;
   suspect_count_.store(static_cast<int>(suspicions_.size()));
   if (!suspicion.reported) refresh_->Set();
 }
@@ -409,6 +410,12 @@ void Membership::Trust(const NodeId& id) {
   base::MutexLock lock(mu_);
   suspicions_.erase(id);
   suspect_count_.store(static_cast<int>(suspicions_.size()));
+}
+
+bool Membership::KnownGone(const NodeId& id) const {
+  base::MutexLock lock(mu_);
+  const auto found = suspicions_.find(id);
+  return found != suspicions_.end() && found->second.gone;
 }
 
 bool Membership::Suspected(const NodeId& id) const { return SuspectedForMs(id) > 0; }

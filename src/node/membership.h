@@ -78,9 +78,12 @@ class Membership {
   void ReapplySoon();
 
   // Data-path evidence.
-  void Suspect(const NodeId& id);
+  // `gone`: nobody listens at its address.
+  void Suspect(const NodeId& id, bool gone = false);
   void Trust(const NodeId& id);  // It answered.
   bool Suspected(const NodeId& id) const;
+  // Whether the last evidence was that nobody listens there, rather than silence.
+  bool KnownGone(const NodeId& id) const;
   // How long the peer has been suspected; 0: it is not.
   uint64_t SuspectedForMs(const NodeId& id) const;
   // Whether this process stood still for so long (stopped, swapped, a suspended machine) that its
@@ -106,6 +109,7 @@ class Membership {
     uint64_t since_ms = 0;
     uint64_t until_ms = 0;
     bool reported = false;
+    bool gone = false;
   };
   void HeartbeatLoop();
   void RefreshLoop();

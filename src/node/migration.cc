@@ -128,19 +128,25 @@ struct Value {
 
 Result<Value> ReadValue(Core& core, const KeyRef& ref, uint64_t size, uint64_t deadline_ms) {
   Value value;
-  if (size > 0) {
-    MC_TRY(value.memory, MappedMemory::Map(size, 0));
-  }
+  Error no_memory;
   ReadItem item{ref, {}, size, 0};
   node::ReadRequest request;
   request.items = {&item, 1};
   request.deadline_ms = deadline_ms;
   request.allocate = [&](size_t, uint64_t found) -> std::optional<MutableBytes> {
-    if (found > size) return std::nullopt;  // Overwritten meanwhile.
-    return value.memory.bytes().subspan(0, found);
+    if (found != size) return std::nullopt;  // Overwritten meanwhile.
+    if (size == 0) return MutableBytes();
+    auto memory = MappedMemory::Map(size, 0);
+    if (!memory.ok()) {
+      no_memory = std::move(memory).error();
+      return std::nullopt;
+    }
+    value.memory = *std::move(memory);
+    return value.memory.bytes();
   };
   request.adopt = [&](size_t, ExtentPin pin) { value.pin = std::move(pin); };
   const Result<uint64_t> read = std::move(ReadValues(core, request)[0]);
+  if (no_memory.code != ErrorCode::kOk) return no_memory;
   if (!read.ok()) return read.error();
   if (*read != size) return Conflict("the value was overwritten");
   value.bytes = value.pin ? ConstBytes(value.pin->data()) : ConstBytes(value.memory.bytes());
@@ -171,6 +177,10 @@ Error NoSource(const MigrationOrder& order) {
 Status CheckOrder(const MigrationOrder& order) {
   const auto& targets = order.target_segments;
   if (order.key.empty()) return InvalidArgument("key: empty");
+  if (order.key.size() > kKeySizeMax) {
+    return InvalidArgument(
+        fmt::format("key: {} bytes, at most {} allowed", order.key.size(), kKeySizeMax));
+  }
   if (order.source_segment.empty()) return InvalidArgument("source_segment: empty");
   if (order.move && targets.size() != 1) {
     return InvalidArgument(
@@ -179,6 +189,12 @@ Status CheckOrder(const MigrationOrder& order) {
   if (targets.empty() || targets.size() > kMigrationTargetsMax) {
     return InvalidArgument(fmt::format("target_segments: {} given, expected 1 to {}",
                                        targets.size(), kMigrationTargetsMax));
+  }
+  size_t longest = order.source_segment.size();
+  for (const std::string& target : targets) longest = std::max(longest, target.size());
+  if (longest > kSegmentNameMax) {
+    return InvalidArgument(
+        fmt::format("segment name of {} bytes, at most {} allowed", longest, kSegmentNameMax));
   }
   for (size_t i = 0; i < targets.size(); ++i) {
     if (targets[i].empty()) return InvalidArgument("target_segments: an empty name");

@@ -13,6 +13,7 @@
 namespace mooncake::node {
 
 inline constexpr size_t kMigrationTargetsMax = 16;
+inline constexpr size_t kSegmentNameMax = 1024;  // Bytes, of a name in an order.
 
 struct MigrationOrder {
   routing::Scope scope;

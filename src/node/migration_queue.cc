@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "node/control_calls.h"
+
 namespace mooncake::node {
 
 namespace {
@@ -172,9 +174,10 @@ void MigrationQueue::Attempt(uint64_t number) {
   });
   const uint64_t deadline_ms = core_.runtime.NowMs() + options_.attempt_timeout_ms;
   Status status = RunOn(number, task, deadline_ms);
-  if (status.code() == ErrorCode::kTransport) {
+  if (status.code() == ErrorCode::kTransport && !stop_.load()) {
     // Nobody can tell how it went. The route can.
-    const Result<bool> migrated = IsMigrated(core_, task.order, deadline_ms);
+    const uint64_t judge_ms = core_.runtime.NowMs() + core_.options.stall_timeout_ms;
+    const Result<bool> migrated = IsMigrated(core_, task.order, judge_ms);
     if (migrated.ok() && *migrated) status = Ok();
   }
   Conclude(number, status);
@@ -191,35 +194,38 @@ Status MigrationQueue::RunOn(uint64_t number, const MigrationTask& task, uint64_
     return TransportError(fmt::format("executor '{}': not alive", name));
   }
   const routing::ViewNode& node = view->node(index);
-  if (node.lease.id == core_.membership.self()) {
-    Update(number, [](MigrationTask& stored) { stored.state = MigrationState::kRunning; });
-    return Migrate(core_, task.order, deadline_ms);
-  }
   if (node.lease.protocol_minor < kMinorWithMigration) {
     return Unsupported(fmt::format("executor '{}': its version knows no migrations", name));
   }
+  const bool here = node.lease.id == core_.membership.self();
+  const Ask ask = [&](const v1::MigrateRequest& request) -> Result<v1::MigrateReply> {
+    if (!here) {
+      return core_.peers.Ask<v1::MigrateReply>(node, MessageType::kMigrate, request, deadline_ms);
+    }
+    v1::MigrateReply reply;
+    bool valid = true;
+    ServeMigrate(core_, request, &reply, &valid);
+    return reply;
+  };
   v1::MigrateRequest request = RequestOf(task.order, options_.attempt_timeout_ms);
   core_.peers.FillOrigin(true, request.mutable_origin());
-  MC_TRY(const v1::MigrateReply reply,
-         core_.peers.Ask<v1::MigrateReply>(node, MessageType::kMigrate, request, deadline_ms));
+  MC_TRY(const v1::MigrateReply reply, ask(request));
   if (reply.code() != kItemOk) return Error{ErrorCodeOf(reply.code()), reply.reason()};
   if (reply.execution() == 0) return TransportError(fmt::format("executor '{}': busy", name));
   Update(number, [&](MigrationTask& stored) {
     stored.state = MigrationState::kRunning;
     stored.execution_id = fmt::format("{}/{}", node.lease.id.ToString(), reply.execution());
   });
-  return AwaitExecution(node, reply.execution(), deadline_ms);
+  return AwaitExecution(ask, reply.execution(), deadline_ms);
 }
 
-Status MigrationQueue::AwaitExecution(const routing::ViewNode& node, uint64_t execution,
-                                      uint64_t deadline_ms) {
+Status MigrationQueue::AwaitExecution(const Ask& ask, uint64_t execution, uint64_t deadline_ms) {
   v1::MigrateRequest request;
   request.set_execution(execution);
   core_.peers.FillOrigin(false, request.mutable_origin());
   while (!stop_.load() && core_.runtime.NowMs() < deadline_ms) {
     core_.runtime.SleepMs(options_.poll_interval_ms);
-    MC_TRY(const v1::MigrateReply reply,
-           core_.peers.Ask<v1::MigrateReply>(node, MessageType::kMigrate, request, deadline_ms));
+    MC_TRY(const v1::MigrateReply reply, ask(request));
     if (!reply.finished() && reply.code() == kItemOk) continue;
     if (reply.code() == kItemOk) return Ok();
     // An execution that its executor no longer knows tells nothing about the key.

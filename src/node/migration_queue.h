@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -58,7 +59,7 @@ struct MigrationQueueOptions {
 class MigrationQueue {
  public:
   MigrationQueue(Core& core, const MigrationQueueOptions& options);
-  ~MigrationQueue();  // The attempt in progress is waited for, at most a stall limit.
+  ~MigrationQueue();  // Waits for the question in progress to another node, if there is one.
 
   // kInvalidArgument: the order's form. kBackPressure: tasks_max unfinished tasks.
   Result<MigrationTask> Submit(MigrationOrder order, std::string executor = {},
@@ -75,7 +76,9 @@ class MigrationQueue {
   uint64_t TakeDue(uint64_t* next_ms);
   void Attempt(uint64_t number);
   Status RunOn(uint64_t number, const MigrationTask& task, uint64_t deadline_ms);
-  Status AwaitExecution(const routing::ViewNode& node, uint64_t execution, uint64_t deadline_ms);
+  // An executor that was asked: another node, or this one's worker.
+  using Ask = std::function<Result<v1::MigrateReply>(const v1::MigrateRequest&)>;
+  Status AwaitExecution(const Ask& ask, uint64_t execution, uint64_t deadline_ms);
   void Conclude(uint64_t number, const Status& status);
   template <typename Change>
   void Update(uint64_t number, const Change& change);

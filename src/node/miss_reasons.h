@@ -1,7 +1,8 @@
 // MissReasons: what an authority remembers about keys that it has no route for, so that a miss can
 // be told with its reason. Two tables of fixed size; a key's place follows from its hash, and a
-// newer key takes it over: the reason is then unknown, never wrong by more than a hash collision
-// of 48 bits. Thread-safe, without a lock.
+// newer key takes it over: the reason is then unknown. A key whose route was dropped for a takeover
+// and did not come back counts as lost with its owner, though a caller may have removed it at the
+// authority in between. Thread-safe, without a lock.
 #pragma once
 
 #include <array>

@@ -39,6 +39,7 @@ void Outbox::Stop(uint64_t deadline_ms) {
   work_->Set();
   if (thread_) thread_->Join();
   thread_.reset();
+  dropped_.Add(std::exchange(later_size_, 0));
 }
 
 void Outbox::Push(NameIndex owner, Notice notice) {

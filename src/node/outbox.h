@@ -28,7 +28,7 @@ class Outbox {
   void NoteReleased(bool own) { (own ? released_own_ : released_remote_).Increment(); }
   // `route` is what the key's authority, this node, now says; no replicas: it is gone.
   void Mirror(const KeyRef& ref, Route route);
-  // Waits until all that was queued before is sent or dropped. False: not by the deadline.
+  // Waits until all that was queued before has been tried once. False: not by the deadline.
   bool Flush(uint64_t deadline_ms);
 
  private:

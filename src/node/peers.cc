@@ -64,6 +64,7 @@ void Peers::CallMany(std::span<PeerCall> calls) {
                                      call.peer.ToString(), call.endpoint)),
           CallFailure::kRefused);
       call.failure = CallFailure::kRefused;
+      call.gone = membership_.KnownGone(call.peer);
       continue;
     }
     AddAddressee(call.instance, &call.message);
@@ -88,6 +89,7 @@ void Peers::CallMany(std::span<PeerCall> calls) {
     PeerCall& call = calls[sent[i]];
     call.status = std::move(wire[i].status);
     call.failure = wire[i].failure;
+    call.gone = wire[i].nobody_listens;
     all_answered = all_answered && call.status.ok();
     const bool impatient =
         call.failure == CallFailure::kStalled && (elapsed_ms < stall_ms_ * 9 / 10 || stood_still);
@@ -95,7 +97,7 @@ void Peers::CallMany(std::span<PeerCall> calls) {
     if (call.status.ok()) {
       membership_.Trust(call.peer);
     } else if (call.failure != CallFailure::kLocal && !impatient) {
-      membership_.Suspect(call.peer);
+      membership_.Suspect(call.peer, call.gone);
     }
   }
   counts_.Note(static_cast<MessageType>(wire[0].type), all_answered, elapsed_ns);

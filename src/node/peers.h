@@ -39,6 +39,7 @@ struct PeerCall {
 
   Status status;  // Out.
   CallFailure failure = CallFailure::kNone;
+  bool gone = false;  // Of a failure: nobody serves at its address, as of now or a moment ago.
 };
 
 // For replies that are a message and nothing else.

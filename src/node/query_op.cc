@@ -235,7 +235,9 @@ Result<uint64_t> RemoveScope(Core& core, const routing::Scope& scope, uint64_t d
       }
       unanswered.erase(peer);
       removed += replies[i]->removed();
-      if (replies[i]->revision() == view.revision()) continue;
+      // An older node does not tell the view that it answered in.
+      const bool tells = peers[i]->lease.protocol_minor >= kMinorWithMigration;
+      if (!tells || replies[i]->revision() == view.revision()) continue;
       rounds.NoteCode(kItemWrongAuthority, replies[i]->revision());
       all = false;
     }

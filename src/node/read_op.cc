@@ -433,7 +433,7 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
         results_[i] = request_.ranged ? request_.items[i].limit : state_[i].route.size;
         SetVersion(i, state_[i].route.version, state_[i].route.checksum);
       } else {
-        const bool silent = !calls[c].status.ok() && calls[c].failure != CallFailure::kRefused;
+        const bool silent = !calls[c].status.ok() && !calls[c].gone;
         if (served || silent) state_[i].gone = false;
         NoteUnread(i, calls[c].status, served);
         unread->push_back(i);

@@ -67,6 +67,8 @@ struct Call {
 
   Status status;  // Out. kTransport for everything the network did.
   CallFailure failure = CallFailure::kNone;
+  // Of a failure: the last attempt to connect was refused, so nobody serves there any more.
+  bool nobody_listens = false;
 };
 
 struct IncomingRequest {

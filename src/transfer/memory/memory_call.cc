@@ -108,6 +108,7 @@ void MemoryCall::Advance(uint64_t now_ms) {
 void MemoryCall::Arrive(uint64_t now_ms) {
   const Link link = network_.LinkBetween(self_, delivery_->to);
   if (link == Link::kRefused) {
+    call_.nobody_listens = true;
     return Finish(TransportError(fmt::format("peer `{}` refused", call_.endpoint)),
                   CallFailure::kRefused);
   }

@@ -90,6 +90,7 @@ Progress ClientCall::ConnectNext(uint64_t now_ms, int last_error) {
   }
   CallFailure failure = CallFailure::kBroken;
   if (last_error == ECONNREFUSED && !sent_before_) failure = CallFailure::kRefused;
+  call_.nobody_listens = last_error == ECONNREFUSED;
   if (last_error == ETIMEDOUT) failure = CallFailure::kStalled;
   if (last_error == EMFILE || last_error == ENFILE || last_error == EADDRNOTAVAIL ||
       last_error == ENOBUFS || last_error == ENOMEM) {

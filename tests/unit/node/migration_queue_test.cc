@@ -72,7 +72,7 @@ TEST(MigrationQueue, TheNamedExecutorDoesIt) {
       const auto done =
           world.Await(world.Submit(key, false, executor).id, MigrationState::kSucceeded);
       EXPECT_EQ(done.state, MigrationState::kSucceeded) << done.last_error.ToString();
-      EXPECT_EQ(done.execution_id.substr(0, 3), executor == "admin" ? "" : "b:1");
+      EXPECT_EQ(done.execution_id.substr(0, 2), executor == "admin" ? "ad" : "b:");
       EXPECT_EQ(world.admin.Find(key)->replicas.size(), 2u);
     }
   });
@@ -132,6 +132,36 @@ TEST(MigrationQueue, ATaskWhoseExecutorForgotItIsJudgedByTheRoute) {
             .ok());
     const auto done = world.Await(world.Submit("k", true, "nobody").id, MigrationState::kSucceeded);
     EXPECT_EQ(done.state, MigrationState::kSucceeded);
+  });
+}
+
+TEST(MigrationQueue, AnExecutorThatIsOutOfTimeIsJudgedByTheRouteToo) {
+  Simulated(10, [](TestCluster& cluster) {
+    MigrationQueueOptions options;
+    options.attempt_timeout_ms = 500;  // Less than one look at the executor.
+    options.poll_interval_ms = 1'000;
+    World world(cluster, options);
+    world.Put("k");
+    const auto done = world.Await(world.Submit("k", true, "b", 0).id, MigrationState::kSucceeded);
+    EXPECT_EQ(done.state, MigrationState::kSucceeded) << done.last_error.ToString();
+    EXPECT_EQ(done.attempts, 1u);
+  });
+}
+
+TEST(MigrationQueue, EndsSoonWhateverItsExecutorDoes) {
+  Simulated(11, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    TestNode& b = cluster.Start("b");
+    const ReplicateConfig there{.preferred_segments = {"a-segment"}};
+    ASSERT_TRUE(a.Put("k", ValueOf("k", 10 * kKiB), &there).ok());
+    auto queue = std::make_unique<MigrationQueue>(a.core(), MigrationQueueOptions{});
+    cluster.network().SetPaused(b.node().endpoint(), true);
+    ASSERT_TRUE(queue->Submit({{}, "k", true, "a-segment", {"b-segment"}}, "a").ok());
+    cluster.runtime().SleepMs(300);
+    const uint64_t start_ms = cluster.runtime().NowMs();
+    queue.reset();
+    EXPECT_LE(cluster.runtime().NowMs() - start_ms, 500u);
+    cluster.network().SetPaused(b.node().endpoint(), false);
   });
 }
 

@@ -136,6 +136,10 @@ TEST(Migration, RefusesWhatCannotBe) {
     EXPECT_EQ(code(Order("k", false, {"nowhere"})), ErrorCode::kNotFound);
     EXPECT_EQ(code(Order("k", false, {"c-segment"}, "b-segment")), ErrorCode::kNotFound);
     EXPECT_EQ(code(Order("", false, {"b-segment"})), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code(Order(std::string(kKeySizeMax + 1, 'k'), false, {"b-segment"})),
+              ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code(Order("k", false, {std::string(kSegmentNameMax + 1, 's')})),
+              ErrorCode::kInvalidArgument);
     EXPECT_EQ(code(Order("k", false, {})), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code(Order("k", false, {""})), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code(Order("k", false, {"b-segment"}, "")), ErrorCode::kInvalidArgument);

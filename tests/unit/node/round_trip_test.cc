@@ -250,6 +250,27 @@ TEST(RoundTrips, APutWithoutRoomAtItsAuthorityIsAWriteElsewhereAndAPublish) {
   });
 }
 
+TEST(RoundTrips, ASilentOwnerIsNoMissAndADeadOneIs) {
+  Simulated(16, [](TestCluster& cluster) {
+    ThreeNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.client, "a:1");
+    const ReplicateConfig there{.preferred_segments = {"b-segment"}};
+    ASSERT_TRUE(nodes.client.Put(key, "v", &there).ok());
+    cluster.network().SetPaused(nodes.b.node().endpoint(), true);
+    // The second one falls into the quarantine.
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(nodes.client.Get(key).code(), ErrorCode::kTransport) << i;
+    }
+    cluster.network().SetPaused(nodes.b.node().endpoint(), false);
+    cluster.runtime().SleepMs(10'000);
+    EXPECT_EQ(nodes.client.Get(key).value_or(""), "v");
+    cluster.network().SetDown(nodes.b.node().endpoint(), true);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(nodes.client.Get(key).code(), ErrorCode::kNotFound) << i;
+    }
+  });
+}
+
 TEST(RoundTrips, NoRequestNeedsTheMetadataService) {
   Simulated(14, [](TestCluster& cluster) {
     ThreeNodes nodes(cluster);

@@ -50,6 +50,28 @@ TEST(Versions, AnOlderNodesSlotsMoveToANewerOneAndBack) {
   });
 }
 
+TEST(Versions, AStandbyThatDiesCostsADrainNoValue) {
+  Simulated(4, [](TestCluster& cluster) {
+    TestNode& old = cluster.Start("a");
+    TestNode& other = cluster.Start("b");
+    const auto keys = TestCluster::KeysAt(other, "a:1", 20);
+    for (const Status& status : old.PutAll(keys, kKiB)) ASSERT_TRUE(status.ok());
+    NodeConfig config = TestCluster::Config("a");
+    config.initial_state = NodeState::kStandby;
+    config.listen_host = "a-next";
+    config.segment_name = "a-next-segment";
+    TestNode& next = cluster.Start(config);
+    const uint64_t limit_ms = cluster.runtime().NowMs() + 60'000;
+    ASSERT_TRUE(old.node().PlanHandoff({}, limit_ms).ok());
+    cluster.Kill(next);
+    const auto moved = old.node().EvacuateAll({}, limit_ms);
+    ASSERT_TRUE(moved.ok());
+    EXPECT_EQ(moved->remaining_objects, 0u);
+    EXPECT_LT(cluster.runtime().NowMs(), limit_ms - 30'000);
+    for (const auto& read : other.GetAll(keys, kKiB)) EXPECT_TRUE(read.ok());
+  });
+}
+
 TEST(Versions, AnOlderNodeIsNotAskedWhatItDoesNotKnow) {
   Simulated(3, [](TestCluster& cluster) {
     TestNode& older = StartAs(cluster, "older", 0);
