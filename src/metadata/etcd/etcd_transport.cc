@@ -21,6 +21,15 @@ constexpr int kInvalidArgumentCode = 3;
 constexpr int kDeadlineCode = 4;
 constexpr int kUnavailableCode = 14;
 constexpr int kUnauthenticatedCode = 16;
+// A gateway's, or a proxy's, without a code of gRPC.
+constexpr int kHttpUnavailable = 503;
+constexpr int kHttpTimeout = 504;
+
+// This member cannot answer just now; another one may.
+bool IsAway(int status, const EtcdRefusal& refusal) {
+  if (refusal.code == kUnavailableCode || refusal.code == kDeadlineCode) return true;
+  return refusal.code == 0 && (status == kHttpUnavailable || status == kHttpTimeout);
+}
 
 // Tokens end with the server's process, and with every change of its users.
 bool TokenIsOld(const EtcdRefusal& refusal) {
@@ -61,18 +70,12 @@ Result<std::string> EtcdTransport::Try(const EtcdRequest& request, uint64_t dead
                                        EtcdFault& fault, Next& next) {
   const size_t member = member_.load(std::memory_order_relaxed) % address_.endpoints.size();
   MC_TRY(Connection connection, Take(member, deadline_ms, next));
-  const Result<std::string> token = Token(*connection.http, deadline_ms);
-  if (!token) {
-    if (connection.http->broken()) next = Next::kAgain;
-    return token.error();
-  }
-  Result<HttpAnswer> answer = connection.http->Post(request.path, *token, request.body,
+  MC_TRY(const std::string token, Token(connection, deadline_ms, next));
+  Result<HttpAnswer> answer = connection.http->Post(request.path, token, request.body,
                                                     Exchange(deadline_ms, timeouts_.io_ms));
   if (!answer) {
     fault.uncertain = true;
-    if (answer.code() == ErrorCode::kTransport) return answer.error();
-    next = connection.http->broken() ? Next::kAgain : Next::kOtherMember;
-    member_.store(member + 1, std::memory_order_relaxed);
+    next = AfterFailure(connection, answer.code());
     return answer.error();
   }
   if (answer->status == 200 && !answer->body.starts_with(kStreamRefusal)) {
@@ -81,15 +84,24 @@ Result<std::string> EtcdTransport::Try(const EtcdRequest& request, uint64_t dead
   }
   const EtcdRefusal refusal = RefusalFromJson(answer->body);
   fault.code = refusal.code;
-  if (refusal.code == kUnavailableCode || refusal.code == kDeadlineCode) {
+  if (IsAway(answer->status, refusal)) {
     fault.uncertain = true;  // Such as a change of the leader, which may have heard of it.
     next = Next::kAgain;
+    Leave(member);
   }
-  if (TokenIsOld(refusal) && !token->empty()) {  // It was refused before it did anything.
-    ForgetToken(*token);
+  if (TokenIsOld(refusal) && !token.empty()) {  // It was refused before it did anything.
+    ForgetToken(token);
     next = Next::kAgain;
   }
   return Refused(member, answer->status, refusal);
+}
+
+void EtcdTransport::Leave(size_t member) { member_.store(member + 1, std::memory_order_relaxed); }
+
+EtcdTransport::Next EtcdTransport::AfterFailure(const Connection& connection, ErrorCode code) {
+  if (code != ErrorCode::kMetadata) return Next::kStop;
+  Leave(connection.member);
+  return connection.http->broken() ? Next::kAgain : Next::kOtherMember;
 }
 
 Error EtcdTransport::Refused(size_t member, int status, const EtcdRefusal& refusal) const {
@@ -113,13 +125,11 @@ Result<EtcdTransport::Connection> EtcdTransport::Take(size_t member, uint64_t de
     }
     if (connection.member == member && connection.http->Idle()) return connection;
   }
-  auto http = std::make_unique<HttpConnection>(address_.endpoints[member], end_by_ms_, runtime_);
-  Status connected = http->Connect(address_.tls, Exchange(deadline_ms, timeouts_.connect_ms));
-  if (connected.ok()) return Connection{member, std::move(http)};
-  if (connected.code() == ErrorCode::kMetadata) {
-    next = http->broken() ? Next::kAgain : Next::kOtherMember;
-    member_.store(member + 1, std::memory_order_relaxed);
-  }
+  Connection made{
+      member, std::make_unique<HttpConnection>(address_.endpoints[member], end_by_ms_, runtime_)};
+  Status connected = made.http->Connect(address_.tls, Exchange(deadline_ms, timeouts_.connect_ms));
+  if (connected.ok()) return made;
+  next = AfterFailure(made, connected.code());
   return std::move(connected).error();
 }
 
@@ -128,21 +138,34 @@ void EtcdTransport::GiveBack(Connection connection) {
   if (idle_.size() < kIdleMax) idle_.push_back(std::move(connection));
 }
 
-Result<std::string> EtcdTransport::Token(HttpConnection& http, uint64_t deadline_ms) {
+Result<std::string> EtcdTransport::Token(Connection& connection, uint64_t deadline_ms, Next& next) {
   if (address_.username.empty()) return std::string();
   {
     base::MutexLock lock(mu_);
     if (!token_.empty()) return token_;
   }
-  MC_TRY(const HttpAnswer answer,
-         http.Post("/v3/auth/authenticate", "", LoginToJson(address_.username, address_.password),
-                   Exchange(deadline_ms, timeouts_.io_ms)));
-  if (answer.status != 200) {
-    return MetadataError(fmt::format("{}: the server refused the user and password: {}",
-                                     address_.endpoints[0].ToString(),
-                                     RefusalFromJson(answer.body).message));
+  const Result<HttpAnswer> answer = connection.http->Post(
+      "/v3/auth/authenticate", "", LoginToJson(address_.username, address_.password),
+      Exchange(deadline_ms, timeouts_.io_ms));
+  if (!answer) {
+    next = AfterFailure(connection, answer.code());
+    return answer.error();
   }
-  MC_TRY(std::string token, LoginFromJson(answer.body));
+  if (answer->status != 200) {
+    const EtcdRefusal refusal = RefusalFromJson(answer->body);
+    const bool away = IsAway(answer->status, refusal);
+    if (away) {
+      next = Next::kAgain;
+      Leave(connection.member);
+    }
+    if (away || refusal.code == 0) {
+      return Refused(connection.member, answer->status, refusal);
+    }
+    return MetadataError(fmt::format("{}: the server refused the user and password: {}",
+                                     address_.endpoints[connection.member].ToString(),
+                                     refusal.message));
+  }
+  MC_TRY(std::string token, LoginFromJson(answer->body));
   base::MutexLock lock(mu_);
   token_ = token;
   return token;

@@ -55,9 +55,12 @@ class EtcdTransport {
 
   Result<std::string> Try(const EtcdRequest& request, uint64_t deadline_ms, EtcdFault& fault,
                           Next& next);
+  void Leave(size_t member);  // The next call asks the one after it.
+  // What comes after an exchange that brought no answer.
+  Next AfterFailure(const Connection& connection, ErrorCode code);
   Result<Connection> Take(size_t member, uint64_t deadline_ms, Next& next);
   void GiveBack(Connection connection);
-  Result<std::string> Token(HttpConnection& http, uint64_t deadline_ms);
+  Result<std::string> Token(Connection& connection, uint64_t deadline_ms, Next& next);
   void ForgetToken(const std::string& token);
   Error Refused(size_t member, int status, const EtcdRefusal& refusal) const;
   uint64_t Exchange(uint64_t deadline_ms, uint64_t limit_ms) const;

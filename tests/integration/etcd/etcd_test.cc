@@ -9,6 +9,7 @@
 #include "runtime/real_runtime.h"
 #include "support/etcd_fixture.h"
 #include "support/lossy_proxy.h"
+#include "support/scripted_http.h"
 #include "support/tls_files.h"
 #include "unit/metadata/contract.h"
 
@@ -64,6 +65,14 @@ LeaseRecord Named(const std::string& stable_id) {
   record.id.stable_id = stable_id;
   record.endpoint = "h:1";
   return record;
+}
+
+// From now on only root may do anything there. `password` is written as in JSON.
+void EnableUser(EtcdFixture& server, const std::string& password) {
+  server.Command("/v3/auth/user/add", R"({"name": "root", "password": ")" + password + "\"}");
+  server.Command("/v3/auth/role/add", R"({"name": "root"})");
+  server.Command("/v3/auth/user/grant", R"({"user": "root", "role": "root"})");
+  server.Command("/v3/auth/enable", "{}");
 }
 
 class EtcdMetadataTest : public ::testing::Test {
@@ -185,6 +194,44 @@ TEST_F(EtcdMetadataTest, TheNextMemberIsAskedWhenOneIsGoneOrHangs) {
   EXPECT_GE(ElapsedMs([&] { EXPECT_TRUE(store->Poll().ok()); }), 500u);
   EXPECT_LT(ElapsedMs([&] { EXPECT_TRUE(store->Poll().ok()); }), 400u);  // Remembered.
   hung.Resume();
+}
+
+TEST_F(EtcdMetadataTest, TheNextMemberIsAskedWhenOneHangsInTheLogin) {
+  EtcdFixture hung(runtime_);
+  hung.Pause();
+  EtcdFixture live(runtime_);
+  EnableUser(live, "pass");
+  auto store = Hasty("etcd://root:pass@127.0.0.1:" + std::to_string(hung.port()) +
+                     ",127.0.0.1:" + std::to_string(live.port()));
+  EXPECT_GE(ElapsedMs([&] { EXPECT_TRUE(store->Poll().ok()); }), 500u);
+  EXPECT_LT(ElapsedMs([&] { EXPECT_TRUE(store->Poll().ok()); }), 400u);  // Remembered.
+  hung.Resume();
+}
+
+TEST_F(EtcdMetadataTest, TheNextMemberIsAskedWhenOneCannotAnswer) {
+  std::atomic<int> asked = 0;
+  for (const char* refusal : {R"({"error": "x", "code": 14, "message": "no leader"})",
+                              R"({"error": "x", "code": 4, "message": "timed out"})", ""}) {
+    ScriptedHttp away([&](const std::string&, ScriptedHttp::Peer& peer) {
+      ++asked;
+      peer.Send(ScriptedHttp::Answer(503, refusal));
+    });
+    EtcdFixture live(runtime_);
+    EnableUser(live, "pass");
+    const std::string members = away.Address() + ",127.0.0.1:" + std::to_string(live.port());
+    asked = 0;
+    EXPECT_TRUE(Hasty("etcd://root:pass@" + members)->Poll().ok()) << refusal;
+    EXPECT_EQ(asked, 1) << refusal;
+    Result<uint64_t> alone = Hasty("etcd://root:pass@" + away.Address())->Poll();
+    ASSERT_EQ(alone.code(), ErrorCode::kMetadata);
+    EXPECT_THAT(alone.error().context,
+                AllOf(HasSubstr(away.Address()), Not(HasSubstr("user and password"))));
+    asked = 0;
+    EXPECT_TRUE(Hasty("etcd://" + away.Address() + ",127.0.0.1:" + std::to_string(server_.port()))
+                    ->Poll()
+                    .ok());
+    EXPECT_EQ(asked, 1) << refusal;
+  }
 }
 
 // Whichever answer of a change gets lost, it happens, and once.
@@ -346,11 +393,7 @@ TEST_F(EtcdMetadataTest, UsersAreLoggedInAndAgainAfterARestart) {
   // p@ss:w/rd %41"'\{}?#&=
   const std::string escaped = "p%40ss%3Aw%2Frd%20%2541%22%27%5C%7B%7D%3F%23%26%3D";
   const std::string at = "@127.0.0.1:" + std::to_string(server.port());
-  server.Command("/v3/auth/user/add",
-                 R"({"name": "root", "password": "p@ss:w/rd %41\"'\\{}?#&="})");
-  server.Command("/v3/auth/role/add", R"({"name": "root"})");
-  server.Command("/v3/auth/user/grant", R"({"user": "root", "role": "root"})");
-  server.Command("/v3/auth/enable", "{}");
+  EnableUser(server, R"(p@ss:w/rd %41\"'\\{}?#&=)");
   auto store = Connect("etcd://root:" + escaped + at, runtime_);
   const LeaseRecord record = Acquired(*store, "n", kLongMs);
   server.Stop();
