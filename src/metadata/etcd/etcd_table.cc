@@ -102,11 +102,20 @@ std::vector<EtcdRangeResult> EtcdTable::Read(std::vector<EtcdRange> ranges) {
     outdated_ = true;
     status_ = MetadataError("etcd was replaced by another one in the middle of a call");
   }
+  for (size_t i = 0; i < count; ++i) {
+    const EtcdRange& range = ranges[i];
+    const auto fits = [&](const EtcdKey& key) {
+      return range.end.empty() ? key.key == range.key : key.key.starts_with(range.key);
+    };
+    if (std::ranges::all_of(read->ranges[i].keys, fits)) continue;
+    status_ = MetadataError("etcd gave a key that was not asked for");
+    return std::vector<EtcdRangeResult>(count);
+  }
   return std::move(read->ranges);
 }
 
 void EtcdTable::Keep(const EtcdKey& key) {
-  const std::string name = key.key.substr(std::min(prefix_.size(), key.key.size()));
+  const std::string name = key.key.substr(prefix_.size());  // Read has looked that it is there.
   Cell& cell = cells_[name];
   if (cell.dirty) return;
   std::string_view value = key.value;

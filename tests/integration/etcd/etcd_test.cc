@@ -344,6 +344,28 @@ TEST_F(EtcdMetadataTest, ForeignBytesBlindNobody) {
   EXPECT_EQ(store->PutRoutePolicyIfAbsent({}).code(), ErrorCode::kMetadata);
 }
 
+// A server that is not what it says, or a proxy in between, is no reason to end the process.
+TEST_F(EtcdMetadataTest, KeysThatNobodyAskedForAreRefused) {
+  ScriptedHttp odd([](const std::string& request, ScriptedHttp::Peer& peer) {
+    std::string ranges;
+    size_t count = 0;
+    for (size_t at = request.find("request_range"); at != std::string::npos;
+         at = request.find("request_range", at + 1)) {
+      ++count;
+      ranges += ranges.empty() ? "" : ",";
+      // The first read is of three ranges; its counts ask for the second one, which gets "x".
+      ranges += R"({"response_range": {"count": ")" + std::to_string(count % 2) + '"';
+      if (request.find("count_only") == std::string::npos) ranges += R"(,"kvs":[{"key":"eA=="}])";
+      ranges += "}}";
+    }
+    peer.Send(ScriptedHttp::Answer(
+        200, R"({"header": {"cluster_id": "1", "revision": "1"}, "responses": [)" + ranges + "]}"));
+  });
+  Result<uint64_t> known = Connect("etcd://" + odd.Address(), runtime_)->Poll();
+  ASSERT_EQ(known.code(), ErrorCode::kMetadata);
+  EXPECT_THAT(known.error().context, HasSubstr("that was not asked for"));
+}
+
 TEST_F(EtcdMetadataTest, AForkedChildIsRefusedAndMaySetUpItsOwn) {
   auto store = Connect(server_.Url(), runtime_);
   ASSERT_TRUE(store->Poll().ok());
