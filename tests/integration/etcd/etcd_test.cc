@@ -310,7 +310,18 @@ TEST_F(EtcdMetadataTest, EndedLeasesLeaveABoundedNumberOfKeysBehind) {
   }
   EXPECT_EQ(server_.Keys("/{ks}/leases/") + server_.Keys("/{ks}/live/"), 0u);
   EXPECT_EQ(server_.Keys("/{ks}/epochs/"), 1u);
-  EXPECT_EQ(server_.Keys("/{ks}/gone/"), 50u);  // The latest 1000 are kept.
+  EXPECT_EQ(server_.Keys("/{ks}/gone/"), 50u);
+}
+
+TEST_F(EtcdMetadataTest, OnlyTheLatestThousandEndsAreKept) {
+  auto store = Connect(server_.Url(), runtime_);
+  const LeaseRecord record = Acquired(*store, "n", kLongMs);
+  for (int i = 0; i < 1'005; ++i) {
+    server_.Put("/{ks}/gone/old:" + std::to_string(i), "nonce 1");
+  }
+  ASSERT_TRUE(store->Release(record.id).ok());
+  EXPECT_EQ(server_.Keys("/{ks}/gone/"), 1'000u);
+  EXPECT_EQ(server_.Keys("/{ks}/gone/n:"), 1u);
 }
 
 TEST_F(EtcdMetadataTest, AHeartbeatThatChangesNothingLeavesNoHistory) {
