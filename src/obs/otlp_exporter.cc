@@ -26,6 +26,8 @@ constexpr size_t kBatchMax = 512;
 constexpr uint64_t kGatherMs = 1'000;  // A batch waits that long for more.
 constexpr int kTriesMax = 3;
 constexpr uint64_t kRetryWaitMs = 500;  // Doubles with each try.
+// What a collector says is not read; it may be no collector, and go on for ever.
+constexpr size_t kAnswerBytesMax = size_t{16} << 10;
 
 // A collector that closes a connection while this thread writes to it must not end the process,
 // and no signal of the process is handled here.
@@ -41,7 +43,8 @@ bool IsWorthARetry(int status) { return status == 429 || status >= 500; }
 
 class OtlpExporter::Connection {
  public:
-  explicit Connection(const OtlpOptions& options) {
+  Connection(Runtime& runtime, const OtlpOptions& options)
+      : runtime_(runtime), timeout_ms_(options.timeout_ms) {
     const size_t host = options.endpoint.find("://") + 3;
     const size_t path = std::min(options.endpoint.find('/', host), options.endpoint.size());
     client_ = std::make_unique<httplib::Client>(options.endpoint.substr(0, path));
@@ -52,21 +55,43 @@ class OtlpExporter::Connection {
     client_->set_read_timeout(seconds, rest_us);
     client_->set_write_timeout(seconds, rest_us);
     client_->set_keep_alive(true);
+    client_->set_decompress(false);
     for (const auto& [name, value] : options.headers) headers_.emplace(name, value);
   }
 
-  // 0: there was no answer; `error` says why.
+  // 0: there was no answer; `error` says why. An answer that is too long or too slow is cut off,
+  // and its status counts.
   int Post(const std::string& body, std::string* error) {
-    const httplib::Result result = client_->Post(path_, headers_, body, "application/json");
-    if (!result) {
+    int status = 0;
+    size_t received = 0;
+    uint64_t answered_ms = 0;
+    httplib::Request request;
+    request.method = "POST";
+    request.path = path_;
+    request.headers = headers_;
+    request.set_header("Content-Type", "application/json");
+    request.body = body;
+    request.response_handler = [&](const httplib::Response& response) {
+      status = response.status;
+      answered_ms = runtime_.NowMs();
+      return true;
+    };
+    request.content_receiver = [&](const char*, size_t count, uint64_t, uint64_t) {
+      received += count;
+      return received <= kAnswerBytesMax && runtime_.NowMs() - answered_ms < timeout_ms_;
+    };
+    const httplib::Result result = client_->send(request);
+    if (!result && result.error() != httplib::Error::Canceled) {
       *error = httplib::to_string(result.error());
       return 0;
     }
-    if (result->status / 100 != 2) *error = fmt::format("it answered {}", result->status);
-    return result->status;
+    if (status / 100 != 2) *error = fmt::format("it answered {}", status);
+    return status;
   }
 
  private:
+  Runtime& runtime_;
+  const uint64_t timeout_ms_;
   std::unique_ptr<httplib::Client> client_;
   std::string path_;
   httplib::Headers headers_;
@@ -124,7 +149,7 @@ std::vector<TraceSpan> OtlpExporter::Take() {
 
 void OtlpExporter::Loop() {
   BlockSignals();
-  Connection connection(options_);
+  Connection connection(runtime_, options_);
   while (true) {
     work_->WaitUntil(runtime_.NowMs() + kGatherMs);
     work_->Clear();
@@ -144,7 +169,7 @@ void OtlpExporter::Send(Connection& connection, const std::vector<TraceSpan>& ba
     const int status = connection.Post(body, &error);
     sent = status / 100 == 2;
     if (sent || (status != 0 && !IsWorthARetry(status))) break;
-    if (hurry_.load() || stop_.load()) break;
+    if (hurry_.load() || stop_.load() || attempt + 1 == kTriesMax) break;
     work_->WaitUntil(runtime_.NowMs() + (kRetryWaitMs << attempt));
   }
   if (!sent) {

@@ -1,0 +1,62 @@
+// The exporter against collectors that are none.
+#include "obs/otlp_exporter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/real_runtime.h"
+#include "support/scripted_http.h"
+
+namespace mooncake::obs {
+namespace {
+
+using ::mooncake::testing::ScriptedHttp;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kFlushMs = 5'000;
+
+class OtlpExporterTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<OtlpExporter> ExportTo(const ScriptedHttp& collector) {
+    auto exporter = OtlpExporter::Start(
+        runtime_, {.endpoint = "http://" + collector.Address() + "/v1/traces", .timeout_ms = 300});
+    EXPECT_TRUE(exporter.ok());
+    (*exporter)->Add({.name = "store.get", .request = 1});
+    return *std::move(exporter);
+  }
+
+  runtime::RealRuntime runtime_;
+};
+
+TEST_F(OtlpExporterTest, AnAnswerWithoutEndIsCutOffAndItsStatusCounts) {
+  std::atomic<size_t> pieces = 0;
+  ScriptedHttp collector([&](const std::string&, ScriptedHttp::Peer& peer) {
+    bool more = peer.Send("HTTP/1.1 200 OK\r\n\r\n");
+    const std::string piece(size_t{64} << 10, 'x');
+    while (more) {
+      more = peer.Send(piece);
+      ++pieces;
+    }
+  });
+  auto exporter = ExportTo(collector);
+  EXPECT_TRUE(exporter->Flush(kFlushMs));
+  EXPECT_EQ(exporter->counts().exported, 1u);
+  EXPECT_LT(pieces, 1'000u);
+}
+
+TEST_F(OtlpExporterTest, AnAnswerThatDripsIsCutOffAndItsStatusCounts) {
+  ScriptedHttp collector([&](const std::string&, ScriptedHttp::Peer& peer) {
+    bool more = peer.Send("HTTP/1.1 400 Bad\r\n\r\n");
+    while (more) {
+      more = peer.Send("x");
+      runtime_.SleepMs(20);
+    }
+  });
+  auto exporter = ExportTo(collector);
+  EXPECT_TRUE(exporter->Flush(kFlushMs));
+  EXPECT_EQ(exporter->counts().refused, 1u);
+  EXPECT_THAT(exporter->last_error(), HasSubstr("it answered 400"));
+}
+
+}  // namespace
+}  // namespace mooncake::obs
