@@ -154,6 +154,8 @@ Status MetricsRoutes::Apply(const HttpRequest& request) {
 Status MetricsRoutes::StartExport(const std::string& endpoint) {
   if (options_.runtime == nullptr) return Unsupported("endpoint: nothing can be exported here");
   OtlpOptions otlp = options_.otlp;
+  // The headers hold secrets, which are for the collector that they were configured with.
+  if (endpoint != otlp.endpoint) otlp.headers.clear();
   otlp.endpoint = endpoint;
   return tracer_.StartExport(*options_.runtime, std::move(otlp));
 }

@@ -9,10 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "obs/prometheus_metrics.h"
+#include "runtime/real_runtime.h"
+#include "support/scripted_http.h"
 
 namespace mooncake::obs {
 namespace {
 
+using ::mooncake::testing::ScriptedHttp;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -153,6 +156,30 @@ TEST_F(MetricsRoutesTest, FilesAreNamedFromThisHostOrWithTheToken) {
   EXPECT_EQ(Get("/tracing", query, false, {{"authorization", "Bearer secrex"}}).status, 403);
   EXPECT_EQ(Get("/tracing", query, false, {{"authorization", "Bearer secret"}}).status, 200);
   EXPECT_EQ(Get("/tracing", query, true, {{"host", "127.0.0.1:80"}}).status, 200);
+}
+
+TEST_F(MetricsRoutesTest, ConfiguredHeadersGoToTheConfiguredCollectorOnly) {
+  runtime::RealRuntime runtime;
+  for (const bool configured : {true, false}) {
+    std::atomic<bool> told = false;
+    std::atomic<bool> asked = false;
+    ScriptedHttp collector([&](const std::string& request, ScriptedHttp::Peer& peer) {
+      told = request.find("X-Token: secret") != std::string::npos;
+      asked = true;
+      peer.Send(ScriptedHttp::Answer(200, ""));
+    });
+    const std::string endpoint = "http://" + collector.Address() + "/v1/traces";
+    options_.runtime = &runtime;
+    options_.otlp = {.endpoint = configured ? endpoint : "http://127.0.0.1:1/v1/traces",
+                     .headers = {{"X-Token", "secret"}}};
+    Tracer tracer;
+    MetricsRoutes routes(hub_, tracer, options_);
+    EXPECT_EQ(routes.Answer({"/tracing", {{"endpoint", endpoint}}, {}, true}).status, 200);
+    tracer.Write({.name = "store.get", .request = 1});
+    tracer.Flush();
+    EXPECT_TRUE(asked);
+    EXPECT_EQ(told, configured);
+  }
 }
 
 TEST_F(MetricsRoutesTest, FilesStayUnderTheFolder) {
