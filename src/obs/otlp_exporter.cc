@@ -105,6 +105,12 @@ Result<std::unique_ptr<OtlpExporter>> OtlpExporter::Start(Runtime& runtime, Otlp
         fmt::format("endpoint '{}': expected http://HOST:PORT/PATH or https://HOST:PORT/PATH",
                     base::RedactUrl(options.endpoint)));
   }
+  // The endpoint is in pages, logs and errors; and a password with a slash is not told from a path.
+  if (options.endpoint.find('@') != std::string::npos) {
+    return InvalidArgument(
+        "endpoint: a user and a password are not taken in the URL, send them in a header; an @ in "
+        "the path is written %40");
+  }
   auto exporter = std::make_unique<OtlpExporter>(runtime, std::move(options));
   exporter->thread_ = runtime.Spawn("mc-otlp", [raw = exporter.get()] { raw->Loop(); });
   return exporter;

@@ -32,7 +32,8 @@ class OtlpExporter {
     uint64_t refused = 0;     // Dropped: it did not take them, several times.
   };
 
-  // Takes no connection yet. kInvalidArgument: the endpoint is no such URL.
+  // Takes no connection yet. kInvalidArgument: the endpoint is no such URL, or has a user or a
+  // password, which are for a header.
   static Result<std::unique_ptr<OtlpExporter>> Start(Runtime& runtime, OtlpOptions options);
   OtlpExporter(Runtime& runtime, OtlpOptions options);  // For Start, which checks the options.
   ~OtlpExporter();

@@ -12,6 +12,7 @@ namespace {
 
 using ::mooncake::testing::ScriptedHttp;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kFlushMs = 5'000;
 
@@ -56,6 +57,16 @@ TEST_F(OtlpExporterTest, AnAnswerThatDripsIsCutOffAndItsStatusCounts) {
   EXPECT_TRUE(exporter->Flush(kFlushMs));
   EXPECT_EQ(exporter->counts().refused, 1u);
   EXPECT_THAT(exporter->last_error(), HasSubstr("it answered 400"));
+}
+
+TEST_F(OtlpExporterTest, APasswordInTheEndpointIsRefusedAndNotShown) {
+  for (const char* endpoint :
+       {"http://user:secret@127.0.0.1:1/v1/traces", "http://user:12/secret@127.0.0.1/v1/traces",
+        "https://secret@127.0.0.1", "http://user:secret%4@127.0.0.1", "ftp://u:secret@127.0.0.1"}) {
+    const auto exporter = OtlpExporter::Start(runtime_, {.endpoint = endpoint});
+    ASSERT_EQ(exporter.code(), ErrorCode::kInvalidArgument) << endpoint;
+    EXPECT_THAT(exporter.error().context, Not(HasSubstr("secret"))) << endpoint;
+  }
 }
 
 }  // namespace
