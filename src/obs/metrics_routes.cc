@@ -112,9 +112,10 @@ Status MetricsRoutes::CheckMayChange(const HttpRequest& request) const {
       Find(request, {"file", "jsonl_file", "clear_file", "endpoint"}) != nullptr;
   const bool forwarded =
       request.headers.contains("x-forwarded-for") || request.headers.contains("forwarded");
-  if (names_file && (!request.from_loopback || forwarded)) {
+  const bool flushes = request.path.ends_with("/flush");  // Holds up this server.
+  if ((names_file || flushes) && (!request.from_loopback || forwarded)) {
     return InvalidState(
-        "the file and the endpoint may be set from this host, or with the admin token");
+        "the file, the endpoint and a flush are for this host, or for the admin token");
   }
   return Ok();
 }

@@ -187,9 +187,14 @@ Status Tracer::SetService(const std::string* name, const std::string* instance_i
 }
 
 void Tracer::Flush() {
+  int file = -1;
   {
     base::MutexLock lock(mu_);
-    if (fd_ >= 0) fsync(fd_);
+    if (fd_ >= 0) file = fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+  }
+  if (file >= 0) {  // Without the lock, which every traced call takes.
+    fsync(file);
+    close(file);
   }
   if (OtlpExporter* exporter = exporter_.load()) exporter->Flush(kFlushLimitMs);
 }

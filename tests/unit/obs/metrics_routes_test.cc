@@ -158,6 +158,14 @@ TEST_F(MetricsRoutesTest, FilesAreNamedFromThisHostOrWithTheToken) {
   EXPECT_EQ(Get("/tracing", query, true, {{"host", "127.0.0.1:80"}}).status, 200);
 }
 
+TEST_F(MetricsRoutesTest, FlushesAreForThisHostOrForTheToken) {
+  EXPECT_EQ(Get("/tracing/flush", {}, false).status, 403);
+  EXPECT_EQ(Get("/trace/flush", {}, true, {{"forwarded", "for=10.0.0.1"}}).status, 403);
+  EXPECT_EQ(Get("/tracing/flush").status, 200);
+  options_.admin_token = "secret";
+  EXPECT_EQ(Get("/tracing/flush", {}, false, {{"authorization", "Bearer secret"}}).status, 200);
+}
+
 TEST_F(MetricsRoutesTest, ConfiguredHeadersGoToTheConfiguredCollectorOnly) {
   runtime::RealRuntime runtime;
   for (const bool configured : {true, false}) {
