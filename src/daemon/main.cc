@@ -110,6 +110,8 @@ int StopWatched(const DaemonConfig& config, Daemon& daemon, Runtime& runtime) {
     daemon.StopServing();
     if (config.drain_on_exit) code.store(Drain(config, daemon.store()));
     daemon.Stop();
+    StopMetricsServer();
+    StopTracing();  // Sends what is left, to a collector that may be silent.
     stopped.store(true);
   });
   const uint64_t drain_ms = config.drain_on_exit ? config.drain_timeout_ms : 0;
@@ -171,8 +173,6 @@ int Run(const DaemonConfig& config) {
   Promotion promotion(config, **daemon);
   while (!WaitForSignal(kLookMs)) promotion.Look();
   const int code = StopWatched(config, **daemon, runtime);
-  StopMetricsServer();
-  StopTracing();
   if (code == 0) Say(fmt::format("stopped stable_id={}", config.store.stable_id));
   return code;
 }
