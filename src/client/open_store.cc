@@ -9,6 +9,7 @@
 
 #include "base/hostport.h"
 #include "base/url.h"
+#include "client/config/config_table.h"
 #include "client/process_observability.h"
 #include "metadata/etcd/etcd_metadata.h"
 #include "metadata/memory/memory_metadata.h"
@@ -57,10 +58,8 @@ Result<std::unique_ptr<MetadataStore>> OpenMetadata(const StoreConfig& config, R
     options.timeouts.io_ms = config.redis_io_timeout_ms;
     return metadata::EtcdMetadata::Open(url, options, runtime);
   }
-  return InvalidArgument(
-      fmt::format("metadata_url '{}': expected memory://NAME, sqlite:///absolute/path.db, "
-                  "redis://[user:pass@]host:port/db or etcd://host:port[,host:port]",
-                  base::RedactUrl(url)));
+  return InvalidArgument(fmt::format("metadata_url '{}': expected one of {}", base::RedactUrl(url),
+                                     client_config::kMetadataUrlForms));
 }
 
 Status CheckSupported(const StoreConfig& config) {

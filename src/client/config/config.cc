@@ -74,16 +74,13 @@ Error Required(std::string_view field, std::string_view allowed) {
   return InvalidArgument(std::move(message));
 }
 
-constexpr std::string_view kMetadataSchemes =
-    "memory://NAME, sqlite:///absolute/path.db, redis://[user:pass@]host:port/db, "
-    "rediss://..., etcd://host:port[,host:port]";
-
 Status CheckMetadataUrl(const Source& source, const StoreConfig& config) {
   const std::string field = source.FieldOf("metadata_url");
   if (config.metadata_url.empty()) {
-    return Required(field, kMetadataSchemes);
+    return Required(field, client_config::kMetadataUrlForms);
   }
-  const Error refused = NotAllowed(field, base::RedactUrl(config.metadata_url), kMetadataSchemes);
+  const Error refused =
+      NotAllowed(field, base::RedactUrl(config.metadata_url), client_config::kMetadataUrlForms);
   const Result<base::Url> url = base::ParseUrl(field, config.metadata_url);
   if (!url) return refused;
   if (url->scheme == "sqlite") {

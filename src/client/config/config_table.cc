@@ -227,9 +227,7 @@ constexpr Setting kSettings[] = {
      "Where transport endpoints are kept: in the leases, or also in Redis.",
      Text<&C::transport_metadata_url>},
     {"metadata_url", "master_server master_server_addr master_server_address",
-     MC_ENV "METADATA_URL", "URL", "",
-     "memory://NAME, sqlite:///absolute/path.db, redis://[user:pass@]host:port/db, "
-     "etcd://host:port[,host:port]",
+     MC_ENV "METADATA_URL", "URL", "", kMetadataUrlForms,
      "The metadata service of the cluster. Required.", Text<&C::metadata_url>},
     {"global_segment_size", "storage_bytes", MC_ENV "STORAGE_BYTES", "size", "0", kSizeAllowed,
      "Storage offered to the cluster; 0 offers none. setup(dict) takes 16 MiB when it is absent.",

@@ -16,6 +16,11 @@ struct Given {
   std::string_view text;
 };
 
+// What metadata_url may be, for messages and the documentation.
+inline constexpr std::string_view kMetadataUrlForms =
+    "memory://NAME, sqlite:///absolute/path.db, redis://[user:pass@]host:port/db, "
+    "rediss://[user:pass@]host:port/db, etcd://host:port[,host:port]";
+
 struct Setting {
   std::string_view name;         // As in setup(); the flag is --name with hyphens.
   std::string_view aliases;      // Other names, spaces between, best first.
