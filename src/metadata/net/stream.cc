@@ -13,6 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "metadata/net/lookup.h"
+
 namespace mooncake::metadata {
 namespace {
 
@@ -20,10 +22,6 @@ namespace {
 constexpr uint64_t kInterruptCheckMs = 100;
 constexpr size_t kWireBytes = size_t{16} << 10;
 constexpr size_t kStepsMax = size_t{1} << 20;  // Of one TLS operation; each moves bytes.
-
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
 
 }  // namespace
 
@@ -42,15 +40,19 @@ Error Stream::Fail(bool broken, std::string_view why) {
 Status Stream::Connect(const std::string& host, uint16_t port, const std::optional<TlsOptions>& tls,
                        uint64_t deadline_ms) {
   waited_from_ms_ = runtime_.NowMs();
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (code != 0) return Fail(false, fmt::format("cannot connect: {}", gai_strerror(code)));
-  const std::unique_ptr<addrinfo, FreeAddresses> list(found);
-  Status status = Fail(false, "cannot connect: the name has no address");
-  for (const addrinfo* address = list.get(); address != nullptr; address = address->ai_next) {
+  const auto failed = [&](const Error& error) {
+    return Fail(false, fmt::format("cannot connect: {}", error.context));
+  };
+  const auto lookup = Lookup::Start(host, port, runtime_);
+  if (!lookup) return failed(lookup.error());
+  if (!(*lookup)->WaitUntil(0)) {
+    MC_RETURN_IF_ERROR(WaitFor("answer of the resolver", deadline_ms,
+                               [&](uint64_t until_ms) { return (*lookup)->WaitUntil(until_ms); }));
+  }
+  const Result<const addrinfo*> found = (*lookup)->Found();
+  if (!found) return failed(found.error());
+  Status status = Ok();
+  for (const addrinfo* address = *found; address != nullptr; address = address->ai_next) {
     status = ConnectTo(*address, deadline_ms);
     if (status.ok() || status.code() == ErrorCode::kTransport) break;
   }
@@ -97,6 +99,14 @@ Status Stream::StartTls(const TlsOptions& options, const std::string& host, uint
 
 Status Stream::Wait(short events, uint64_t deadline_ms) {
   pollfd waited{.fd = fd_, .events = events, .revents = 0};
+  return WaitFor("answer", deadline_ms, [&](uint64_t until_ms) {
+    const uint64_t now_ms = runtime_.NowMs();
+    return poll(&waited, 1, static_cast<int>(until_ms - std::min(until_ms, now_ms))) > 0;
+  });
+}
+
+Status Stream::WaitFor(std::string_view what, uint64_t deadline_ms,
+                       const std::function<bool(uint64_t until_ms)>& came) {
   uint64_t now_ms = runtime_.NowMs();
   for (; true; now_ms = runtime_.NowMs()) {
     const uint64_t limit_ms = std::min(deadline_ms, end_by_ms_.load(std::memory_order_relaxed));
@@ -105,10 +115,9 @@ Status Stream::Wait(short events, uint64_t deadline_ms) {
       broken_ = false;
       return TransportError(fmt::format("{}: interrupted", name_));
     }
-    const uint64_t slice_ms = std::min(limit_ms - now_ms, kInterruptCheckMs);
-    if (poll(&waited, 1, static_cast<int>(slice_ms)) > 0) return Ok();
+    if (came(std::min(limit_ms, now_ms + kInterruptCheckMs))) return Ok();
   }
-  return Fail(false, fmt::format("no answer within {} ms", now_ms - waited_from_ms_));
+  return Fail(false, fmt::format("no {} within {} ms", what, now_ms - waited_from_ms_));
 }
 
 Status Stream::Send(std::string_view bytes, uint64_t deadline_ms) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,9 @@ class Stream {
   Status SendWire(std::string_view bytes, uint64_t deadline_ms);
   Result<size_t> ReceiveWire(std::span<char> into, uint64_t deadline_ms);
   Status Wait(short events, uint64_t deadline_ms);
+  // In slices; `came` waits through one and says whether it is over.
+  Status WaitFor(std::string_view what, uint64_t deadline_ms,
+                 const std::function<bool(uint64_t until_ms)>& came);
   Error Fail(bool broken, std::string_view why);
 
   const std::string name_;
