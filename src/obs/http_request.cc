@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "base/url.h"
 
 namespace mooncake::obs {
 namespace {
@@ -12,31 +13,14 @@ constexpr int kBadRequest = 400;
 constexpr int kMethodNotAllowed = 405;
 constexpr int kVersionNotSupported = 505;
 
-std::optional<int> HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return std::nullopt;
-}
+bool IsControl(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
 
 // Without %XX; no control character may come out.
 std::optional<std::string> Decode(std::string_view text, bool plus_is_space) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    char c = text[i];
-    if (c == '%') {
-      if (i + 2 >= text.size()) return std::nullopt;
-      const auto high = HexDigit(text[i + 1]);
-      const auto low = HexDigit(text[i + 2]);
-      if (!high || !low) return std::nullopt;
-      c = static_cast<char>(*high * 16 + *low);
-      i += 2;
-    } else if (c == '+' && plus_is_space) {
-      c = ' ';
-    }
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') return std::nullopt;
-    decoded.push_back(c);
-  }
+  std::string spaced(text);
+  if (plus_is_space) std::ranges::replace(spaced, '+', ' ');
+  std::optional<std::string> decoded = base::PercentDecode(spaced);
+  if (decoded && std::ranges::any_of(*decoded, IsControl)) return std::nullopt;
   return decoded;
 }
 
@@ -71,10 +55,7 @@ bool ParseHeader(std::string_view line, HttpRequest* request) {
   const std::string_view name = line.substr(0, colon);
   if (!std::all_of(name.begin(), name.end(), IsTokenCharacter)) return false;
   const std::string_view value = base::Trim(line.substr(colon + 1));
-  const auto is_control = [](char c) {
-    return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f';
-  };
-  if (std::any_of(value.begin(), value.end(), is_control)) return false;
+  if (std::ranges::any_of(value, [](char c) { return IsControl(c) && c != '\t'; })) return false;
   request->headers[base::Lower(name)] = value;
   return true;
 }

@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "base/hostport.h"
 #include "base/url.h"
 #include "metadata/net/tls_query.h"
 
@@ -35,36 +36,20 @@ Status ParseCredentials(std::string_view text, RedisAddress& address) {
   return Ok();
 }
 
-Status ParseHostPort(std::string_view text, RedisAddress& address) {
-  std::string_view port;
-  bool has_port = false;
-  if (text.starts_with('[')) {
-    const size_t close = text.find(']');
-    if (close == std::string_view::npos) return Malformed("the host", "lacks its ]");
-    address.host = text.substr(1, close - 1);
-    text.remove_prefix(close + 1);
-    has_port = text.starts_with(':');
-    if (!text.empty() && !has_port) return Malformed("the host", "is followed by other text");
-    if (has_port) port = text.substr(1);
-  } else {
-    const size_t colon = text.find(':');
-    has_port = colon != std::string_view::npos;
-    address.host = text.substr(0, colon);
-    if (has_port) port = text.substr(colon + 1);
-  }
-  if (address.host.empty()) return Malformed("the host", "is empty");
-  if (has_port && (!ParseNumber(port, address.port) || address.port == 0)) {
-    return Malformed("the port", "is not a number from 1 to 65535");
-  }
+// What is wrong is not quoted: it may be a password that lacks its @.
+Status ParseAddress(std::string_view text, RedisAddress& address) {
+  const Result<base::HostPort> parsed = base::ParseHostPort("metadata_url", text);
+  if (!parsed) return Malformed("the host or its port", "is missing or malformed");
+  address.host = parsed->host;
+  address.port = parsed->port.value_or(address.port);
+  if (address.port == 0) return Malformed("the port", "is not a number from 1 to 65535");
   return Ok();
 }
 
 }  // namespace
 
 std::string RedisAddress::ToString() const {
-  const bool v6 = host.find(':') != std::string::npos;
-  return fmt::format("redis{}://{}{}{}:{}/{}", tls ? "s" : "", v6 ? "[" : "", host, v6 ? "]" : "",
-                     port, db);
+  return fmt::format("redis{}://{}/{}", tls ? "s" : "", base::JoinHostPort(host, port), db);
 }
 
 Result<RedisAddress> ParseRedisUrl(std::string_view url) {
@@ -92,7 +77,7 @@ Result<RedisAddress> ParseRedisUrl(std::string_view url) {
   }
   rest = rest.substr(0, question);
   const size_t slash = rest.find('/');
-  MC_RETURN_IF_ERROR(ParseHostPort(rest.substr(0, slash), address));
+  MC_RETURN_IF_ERROR(ParseAddress(rest.substr(0, slash), address));
   if (address.tls) MC_RETURN_IF_ERROR(Tls::New(*address.tls, address.host));
   if (slash == std::string_view::npos) return address;
   const std::string_view db = rest.substr(slash + 1);
