@@ -8,6 +8,7 @@
 #include "metadata/etcd/etcd_metadata.h"
 #include "runtime/real_runtime.h"
 #include "support/etcd_fixture.h"
+#include "support/leases.h"
 #include "support/lossy_proxy.h"
 #include "support/scripted_http.h"
 #include "support/tls_files.h"
@@ -60,13 +61,6 @@ class EtcdWorld final : public MetadataWorld {
 INSTANTIATE_TEST_SUITE_P(Etcd, MetadataContract,
                          Worlds("etcd", [] { return std::make_unique<EtcdWorld>(); }));
 
-LeaseRecord Named(const std::string& stable_id) {
-  LeaseRecord record;
-  record.id.stable_id = stable_id;
-  record.endpoint = "h:1";
-  return record;
-}
-
 // From now on only root may do anything there. `password` is written as in JSON.
 void EnableUser(EtcdFixture& server, const std::string& password) {
   server.Command("/v3/auth/user/add", R"({"name": "root", "password": ")" + password + "\"}");
@@ -80,9 +74,7 @@ class EtcdMetadataTest : public ::testing::Test {
   EtcdMetadataTest() { server_.Flush(); }
 
   uint64_t ElapsedMs(const std::function<void()>& body) {
-    const uint64_t start_ms = runtime_.NowMs();
-    body();
-    return runtime_.NowMs() - start_ms;
+    return testing::ElapsedMs(runtime_, body);
   }
   std::unique_ptr<MetadataStore> Hasty(const std::string& url) {
     return Connect(url, runtime_,

@@ -5,6 +5,7 @@
 
 #include "metadata/redis/redis_metadata.h"
 #include "runtime/real_runtime.h"
+#include "support/leases.h"
 #include "support/redis_fixture.h"
 #include "support/tls_files.h"
 
@@ -21,13 +22,6 @@ using ::testing::Not;
 constexpr uint64_t kLongMs = 600'000;
 // A password that breaks URLs, protocols and logs that are careless.
 constexpr const char* kPassword = "p@ss:w/rd %41\"'\\{}?#&=\xc3\xbc";
-
-LeaseRecord Named(const std::string& stable_id) {
-  LeaseRecord record;
-  record.id.stable_id = stable_id;
-  record.endpoint = "h:1";
-  return record;
-}
 
 class RedisFaultsTest : public ::testing::Test {
  protected:

@@ -10,6 +10,7 @@
 #include "metadata/redis/redis_metadata.h"
 #include "metadata/redis/redis_script.h"
 #include "runtime/real_runtime.h"
+#include "support/leases.h"
 #include "support/redis_fixture.h"
 #include "unit/metadata/contract.h"
 
@@ -58,22 +59,13 @@ class RedisWorld final : public MetadataWorld {
 INSTANTIATE_TEST_SUITE_P(Redis, MetadataContract,
                          Worlds("redis", [] { return std::make_unique<RedisWorld>(); }));
 
-LeaseRecord Named(const std::string& stable_id) {
-  LeaseRecord record;
-  record.id.stable_id = stable_id;
-  record.endpoint = "h:1";
-  return record;
-}
-
 // A password that breaks URLs, protocols and logs that are careless.
 constexpr const char* kPassword = "p@ss:w/rd %41\"'\\{}?#&=\xc3\xbc";
 
 class RedisMetadataTest : public ::testing::Test {
  protected:
   uint64_t ElapsedMs(const std::function<void()>& body) {
-    const uint64_t start_ms = runtime_.NowMs();
-    body();
-    return runtime_.NowMs() - start_ms;
+    return testing::ElapsedMs(runtime_, body);
   }
   std::unique_ptr<MetadataStore> Hasty(const RedisFixture& server) {
     return Connect(server.Url(3), runtime_,

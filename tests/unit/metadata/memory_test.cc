@@ -1,6 +1,7 @@
 #include "metadata/lease_rules.h"
 #include "metadata/memory/memory_metadata.h"
 #include "support/faulty_metadata.h"
+#include "support/leases.h"
 #include "support/manual_runtime.h"
 #include "unit/metadata/contract.h"
 
@@ -25,12 +26,6 @@ class MemoryWorld final : public MetadataWorld {
 
 INSTANTIATE_TEST_SUITE_P(Memory, MetadataContract,
                          Worlds("memory", [] { return std::make_unique<MemoryWorld>(); }));
-
-LeaseRecord Named(const std::string& stable_id) {
-  LeaseRecord record;
-  record.id.stable_id = stable_id;
-  return record;
-}
 
 TEST(MemoryMetadata, NamesShareAStateAndOtherNamesDoNot) {
   ManualRuntime runtime;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "metadata/sqlite/sqlite_metadata.h"
+#include "support/leases.h"
 #include "support/manual_runtime.h"
 #include "unit/metadata/contract.h"
 
@@ -55,12 +56,6 @@ class SqliteWorld final : public MetadataWorld {
 
 INSTANTIATE_TEST_SUITE_P(Sqlite, MetadataContract,
                          Worlds("sqlite", [] { return std::make_unique<SqliteWorld>(); }));
-
-LeaseRecord Named(const std::string& stable_id) {
-  LeaseRecord record;
-  record.id.stable_id = stable_id;
-  return record;
-}
 
 class SqliteMetadataTest : public ::testing::Test {
  protected:
