@@ -14,6 +14,10 @@ from typing import Any
 
 MIB = 1 << 20
 
+# What owns storage, and what only uses that of others: with the times of ``quick_node``.
+OWNS = {"global_segment_size": 32 * MIB, "routed_writes": True}
+ROUTES = {"global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
+
 # The long forms of the tests, which take minutes each.
 LONG = os.environ.get("MC_E2E_LONG", "") not in ("", "0")
 
@@ -30,6 +34,21 @@ def eventually(
         late = time.monotonic() >= deadline
         assert not late, f"not within {timeout_s} s" + (f": {what()}" if what else "")
         time.sleep(0.02)
+
+
+def settle(seconds: float) -> None:
+    """Lets time pass in which something may go on, or go wrong, that no condition tells of."""
+    time.sleep(seconds)
+
+
+def quick_node(lease_s: float, stall_s: float = 2.0) -> dict[str, Any]:
+    """Settings of a node that notices losses within seconds."""
+    return {
+        "lease_ttl_ms": int(lease_s * 1000),
+        "transfer_stall_timeout_ms": int(stall_s * 1000),
+        "request_timeout_ms": 20_000,
+        "local_buffer_size": MIB,
+    }
 
 
 def value_of(key: str, version: int = 0, size: int = 1000) -> bytes:
@@ -140,3 +159,24 @@ def at_most(limit_s: float) -> Iterator[None]:
     yield
     taken = time.monotonic() - start
     assert taken <= limit_s, f"{taken:.1f} s instead of {limit_s} s"
+
+
+def rate_beside(call: Callable[[], Any]) -> float:
+    """Ticks a second of another thread while ``call`` runs; one tick takes a little Python."""
+    ticks, done = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            sum(range(100))
+            ticks += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    start = time.monotonic()
+    call()
+    taken = time.monotonic() - start
+    counted = ticks
+    done.set()
+    counter.join()
+    return counted / taken

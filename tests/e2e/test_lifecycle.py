@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
-from support import MIB, ProcessView, at_most, eventually, value_of
+from support import MIB, ProcessView, at_most, eventually, rate_beside, value_of
 
 SMALL = {"global_segment_size": 16 * MIB, "local_buffer_size": MIB}
 ROUTER = {"global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
@@ -344,27 +344,6 @@ def test_a_second_interrupt_ends_a_long_call(redis: Any, node: Callable[..., Any
     program.stdin.close()
     assert program.wait(15) == 0
     program.stdout.close()
-
-
-def rate_beside(call: Callable[[], Any]) -> float:
-    """Ticks a second of another thread while ``call`` runs; one tick takes a little Python."""
-    ticks, done = 0, threading.Event()
-
-    def count() -> None:
-        nonlocal ticks
-        while not done.is_set():
-            sum(range(100))
-            ticks += 1
-
-    counter = threading.Thread(target=count)
-    counter.start()
-    start = time.monotonic()
-    call()
-    taken = time.monotonic() - start
-    counted = ticks
-    done.set()
-    counter.join()
-    return counted / taken
 
 
 @pytest.mark.parametrize("name", ["put", "get", "get_buffer", "put_from", "get_into"])

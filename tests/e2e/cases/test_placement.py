@@ -15,7 +15,7 @@ from mooncake.store import (
     MooncakeHostMemAllocator,
     ReplicateConfig,
 )
-from support import LONG, MIB, value_of
+from support import LONG, MIB, rate_beside, value_of
 
 OWNER = {"global_segment_size": 16 * MIB, "local_buffer_size": MIB, "routed_writes": True}
 ROUTER = {**OWNER, "global_segment_size": 0, "labels": {"storage": "false"}}
@@ -113,27 +113,6 @@ def test_a_pool_is_not_left(redis: Any, node: Callable[..., Any]) -> None:
 
 
 # --- What other threads notice ------------------------------------------------------------------
-
-
-def rate_beside(call: Callable[[], Any]) -> float:
-    """Ticks a second of another thread while ``call`` runs; one tick takes a little Python."""
-    ticks, done = 0, threading.Event()
-
-    def count() -> None:
-        nonlocal ticks
-        while not done.is_set():
-            sum(range(100))
-            ticks += 1
-
-    counter = threading.Thread(target=count)
-    counter.start()
-    start = time.monotonic()
-    call()
-    taken = time.monotonic() - start
-    counted = ticks
-    done.set()
-    counter.join()
-    return counted / taken
 
 
 @pytest.mark.parametrize(

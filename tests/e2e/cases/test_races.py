@@ -11,16 +11,11 @@ from typing import Any
 
 import case_jobs
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
-from support import LONG, MIB, eventually, value_of
+from support import LONG, MIB, eventually, settle, value_of
 
 OWNER = {"global_segment_size": 64 * MIB, "local_buffer_size": MIB}
 ROUTER = {**OWNER, "global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
 FAST = {"lease_ttl_ms": 3000, "transfer_stall_timeout_ms": 2000}
-
-
-def settle(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    eventually(lambda: time.monotonic() > end, seconds + 5)
 
 
 def test_racing_inserts_agree_on_one_whole_version(redis: Any, node: Callable[..., Any]) -> None:

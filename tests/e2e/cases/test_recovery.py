@@ -16,23 +16,13 @@ from typing import Any
 import case_jobs
 import pytest
 from mooncake.store import ReplicateConfig
-from support import LONG, MIB, at_most, eventually
+from support import LONG, MIB, OWNS, ROUTES, at_most, eventually, quick_node, settle
 
 LEASE_S = 2.0
 SLACK_S = 5.0
-FAST = {
-    "lease_ttl_ms": int(LEASE_S * 1000),
-    "transfer_stall_timeout_ms": 2000,
-    "request_timeout_ms": 20_000,
-    "local_buffer_size": MIB,
-}
-OWNER = {**FAST, "global_segment_size": 32 * MIB, "routed_writes": True}
-ROUTER = {**FAST, "global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
-
-
-def settle(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    eventually(lambda: time.monotonic() > end, seconds + 5)
+FAST = quick_node(LEASE_S)
+OWNER = {**FAST, **OWNS}
+ROUTER = {**FAST, **ROUTES}
 
 
 def memory(name: str) -> int:

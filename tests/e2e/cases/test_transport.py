@@ -16,24 +16,14 @@ from typing import Any
 import case_jobs
 import pytest
 from mooncake.store import MooncakeDistributedStore
-from support import LONG, MIB, at_most, eventually, value_of
+from support import LONG, MIB, OWNS, ROUTES, at_most, eventually, quick_node, settle, value_of
 
 LEASE_S = 3.0
 STALL_S = 2.0
 SLACK_S = 5.0
-FAST = {
-    "lease_ttl_ms": int(LEASE_S * 1000),
-    "transfer_stall_timeout_ms": int(STALL_S * 1000),
-    "request_timeout_ms": 20_000,
-    "local_buffer_size": MIB,
-}
-OWNER = {**FAST, "global_segment_size": 32 * MIB, "routed_writes": True}
-ROUTER = {**FAST, "global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
-
-
-def settle(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    eventually(lambda: time.monotonic() > end, seconds + 5)
+FAST = quick_node(LEASE_S, STALL_S)
+OWNER = {**FAST, **OWNS}
+ROUTER = {**FAST, **ROUTES}
 
 
 def port_of(node: Any) -> int:
