@@ -21,6 +21,7 @@ from ._buffer_pool_block import (
     PoolStore,
     register_overflow,
     retire_block,
+    retire_or_abandon,
 )
 from ._buffer_pool_checks import (
     Waiter,
@@ -28,6 +29,7 @@ from ._buffer_pool_checks import (
     check_size,
     check_timeout,
     local_capacity,
+    size_class,
     wait_gate,
 )
 
@@ -219,7 +221,7 @@ class BufferPool:
                 f"BufferPool: prewarm size must be positive and at most max_size_class "
                 f"({self._max_class}), not {size}"
             )
-        capacity = self._class_of(size)
+        capacity = size_class(size, self._min_class, self._max_class)
         self._reserve_idle(capacity, count)
         for made in range(count):
             try:
@@ -400,11 +402,7 @@ class BufferPool:
                     self._settled.popleft().release()
         finally:
             self._leave()
-        for block in surplus:
-            try:
-                retire_block(block)
-            except BufferPoolError:
-                block.abandon()
+        retire_or_abandon(surplus)
 
     # --- Allocation -------------------------------------------------------------------------
 
@@ -426,7 +424,7 @@ class BufferPool:
     def _take_idle(self, size: int) -> Block | None:
         if size > self._max_class:
             return None
-        wanted = self._class_of(size)
+        wanted = size_class(size, self._min_class, self._max_class)
         self._lock.acquire()
         try:
             for index, block in enumerate(self._idle):
@@ -439,12 +437,6 @@ class BufferPool:
             return None
         finally:
             self._leave()
-
-    def _class_of(self, size: int) -> int:
-        capacity = self._min_class
-        while capacity < size:
-            capacity *= 2
-        return max(size, min(capacity, self._max_class))
 
     def _reserve_idle(self, capacity: int, count: int) -> None:
         self._lock.acquire()

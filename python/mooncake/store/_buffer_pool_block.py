@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -178,6 +179,15 @@ def retire_block(block: Block) -> None:
         ) from cause
     block.memory = None
     memory.unmap()
+
+
+def retire_or_abandon(blocks: Iterable[Block]) -> None:
+    """Retire each; one that the store refuses to unregister is left mapped for good."""
+    for block in blocks:
+        try:
+            retire_block(block)
+        except BufferPoolError:
+            block.abandon()
 
 
 def _store_closed(store: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of BufferPool arguments, and the gate at which a blocked acquire waits."""
+"""Checks of BufferPool arguments, its size classes, and the gate of a blocked acquire."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ def local_capacity(store: Any) -> int:
             "local_buffer_size > 0"
         )
     return capacity
+
+
+def size_class(size: int, smallest: int, largest: int) -> int:
+    """The capacity in bytes of a prewarmed buffer for ``size``."""
+    capacity = smallest
+    while capacity < size:
+        capacity *= 2
+    return max(size, min(capacity, largest))
 
 
 def check_settings(
