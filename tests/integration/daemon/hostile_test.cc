@@ -16,7 +16,13 @@ class HostileTest : public RawClientTest {
   grpc::Status PutFrom(const v1::Session& session, uint64_t region, uint64_t offset, uint64_t size,
                        v1::CodesReply* reply) {
     reinterpret_cast<uint32_t*>(control_->bytes().data())[3] = 9;
+    return SendPut(session, region, offset, size, false, reply);
+  }
+
+  grpc::Status SendPut(const v1::Session& session, uint64_t region, uint64_t offset, uint64_t size,
+                       bool if_absent, v1::CodesReply* reply) {
     v1::PutRequest request;
+    request.set_if_absent(if_absent);
     *request.mutable_session() = session;
     request.mutable_keys()->set_blob("k");
     request.mutable_keys()->add_sizes(1);
@@ -137,6 +143,21 @@ TEST_F(HostileTest, ForgedRegionsAndRangesReachNothing) {
   ASSERT_TRUE(PutFrom(session, 1, 1000, 96, &reply).ok());
   EXPECT_EQ(reply.codes(0), 0);
   EXPECT_EQ(victim->Get("k").value_or(""), std::string(96, '\0'));
+}
+
+TEST_F(HostileTest, APutThatIsGivenUpTakesNothingOfOthersAway) {
+  const v1::Session session = Hello();
+  Descriptor socket = Attached(session);
+  auto memory = MappedMemory::MapShared(4096, 0, false);
+  ASSERT_EQ(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), memory->fd()), 0);
+  auto other = Client();
+  ASSERT_TRUE(other->Put("k", BytesOf("theirs")).ok());
+  // Its mark is gone from the control page all along.
+  for (const bool if_absent : {true, false}) {
+    v1::CodesReply reply;
+    ASSERT_TRUE(SendPut(session, 1, 0, 96, if_absent, &reply).ok());
+    EXPECT_EQ(other->Get("k").value_or(""), "theirs") << if_absent;
+  }
 }
 
 TEST_F(HostileTest, MalformedCallsAreRefused) {
