@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "client/dummy/side_channel.h"
 #include "obs/log.h"
 
@@ -10,8 +12,8 @@ namespace mooncake::client {
 namespace {
 // Not longer: a call goes by gRPC where this fails, and still has to find out that the daemon
 // stands still.
-constexpr uint64_t kConnectMs = 500;
-constexpr uint64_t kLookMs = 100;  // Between looks whether to give up a call.
+constexpr uint64_t kConnectMs = 500;  // To be connected, and for the answer to a hello.
+constexpr uint64_t kLookMs = 100;     // Between looks whether to give up a call.
 }  // namespace
 
 void CallPool::Open(const Session& session) {
@@ -28,7 +30,7 @@ void CallPool::Close() {
   old.swap(idle_);
 }
 
-std::unique_ptr<CallPool::Connection> CallPool::Take() {
+std::unique_ptr<CallPool::Connection> CallPool::Take(uint64_t limit_ms) {
   Session session;
   {
     base::MutexLock lock(mu_);
@@ -40,7 +42,7 @@ std::unique_ptr<CallPool::Connection> CallPool::Take() {
     }
     session = *session_;
   }
-  Result<Descriptor> socket = Connect(session);
+  Result<Descriptor> socket = Connect(session, std::min(kConnectMs, limit_ms / 2));
   if (!socket) {
     obs::LogRateLimited(obs::LogLevel::kWarning, "dummy.calls", socket.error().ToString());
     return nullptr;
@@ -57,13 +59,12 @@ void CallPool::GiveBack(std::unique_ptr<Connection> connection) {
   if (current && idle_.size() < kIdleMax) idle_.push_back(std::move(connection));
 }
 
-Result<Descriptor> CallPool::Connect(const Session& session) {
-  MC_TRY(Descriptor socket, ConnectTo(session.socket_path));
+Result<Descriptor> CallPool::Connect(const Session& session, uint64_t step_ms) {
+  MC_TRY(Descriptor socket, ConnectTo(session.socket_path, step_ms));
   const std::optional<uid_t> peer = PeerUser(socket.get());
   if (!peer || *peer != geteuid()) {
     return InvalidState(session.socket_path + " is served by another user");
   }
-  SetSocketTimeout(socket.get(), kConnectMs);
   SideMessage hello;
   hello.type = SideType::kCalls;
   hello.session_high = session.high;

@@ -30,15 +30,16 @@ class CallPool {
     Descriptor socket;
     CallFrame frame;
   };
-  // One that nobody else uses. nullptr: none can be had now, or the pool is closed.
-  std::unique_ptr<Connection> Take();
+  // One that nobody else uses; a new one is made within `limit_ms` and within a second. nullptr:
+  // none can be had now, or the pool is closed.
+  std::unique_ptr<Connection> Take(uint64_t limit_ms);
   // REQUIRES: no answer is outstanding on it.
   void GiveBack(std::unique_ptr<Connection> connection);
 
  private:
   static constexpr size_t kIdleMax = 16;
 
-  Result<Descriptor> Connect(const Session& session);
+  Result<Descriptor> Connect(const Session& session, uint64_t step_ms);
 
   base::Mutex mu_;
   std::optional<Session> session_ MC_GUARDED_BY(mu_);

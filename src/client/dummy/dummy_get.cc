@@ -99,14 +99,15 @@ void DummyGet::Ask(std::span<const size_t> items, std::vector<size_t>* again) {
   }
   mark.Fill(request.mutable_mark());
   start_ms_ = runtime_.NowMs();
+  const uint64_t deadline_ms = link_.Deadline();
   ahead_.clear();
   hint_keys_.clear();
   Link::Started started;
   if (CopyAheadWanted(items)) {
-    started = link_.Start(CallType::kAcquire, request);
+    started = link_.Start(CallType::kAcquire, request, deadline_ms);
     if (started) CopyAhead(items, started->session);
   }
-  const Status status = link_.Acquire(request, &reply, std::move(started));
+  const Status status = link_.Acquire(request, &reply, deadline_ms, std::move(started));
   if (!status.ok() || !Whole(reply, items.size())) {
     for (size_t i : items) {
       results_[i] =

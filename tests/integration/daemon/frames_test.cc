@@ -219,7 +219,7 @@ TEST_F(FramesTest, CallsAreCountedByTheApiThatWasCalled) {
 // The tests run as root, so the stranger is a child that becomes somebody else.
 TEST_F(FramesTest, AnotherUsersConnectionIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  int socket = client::ConnectTo(daemon_->socket_path())->Take();
+  int socket = client::ConnectTo(daemon_->socket_path(), 5'000)->Take();
   close(socket);
   const std::string path = daemon_->socket_path();
   const std::string folder = path.substr(0, path.rfind('/'));
@@ -229,7 +229,7 @@ TEST_F(FramesTest, AnotherUsersConnectionIsRefused) {
   const pid_t child = fork();
   if (child == 0) {
     if (setgid(65'534) != 0 || setuid(65'534) != 0) _exit(2);
-    auto stranger = client::ConnectTo(path);
+    auto stranger = client::ConnectTo(path, 5'000);
     if (!stranger.ok()) _exit(3);
     char byte = 0;
     _exit(recv(stranger->get(), &byte, 1, 0) == 0 ? 0 : 4);

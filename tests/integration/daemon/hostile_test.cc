@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/dummy/call_pool.h"
 #include "raw_client.h"
 
 namespace mooncake::daemon {
@@ -227,6 +228,37 @@ TEST_F(HostileTest, ADeadClientLeavesNothing) {
   EXPECT_EQ(Count("dummy_regions", "default"), 2u);
   EXPECT_EQ(Count("dummy_leases", "default"), 0u);
   EXPECT_TRUE(survivor->Put("k", kept).ok());
+}
+
+// As a process that stands still leaves it.
+TEST(UnixSocket, AFullBacklogIsWaitedForWithALimit) {
+  const std::string folder = testing::TempDir() + "mc-backlog-" + std::to_string(getpid());
+  ASSERT_TRUE(client::MakeSocketFolder(folder).ok());
+  std::string path = client::SocketPath(folder, "address", "scope");
+  auto listener = client::ListenAt(&path);
+  ASSERT_TRUE(listener.ok());
+  ASSERT_EQ(listen(listener->get(), 0), 0);
+  std::vector<Descriptor> waiting;
+  while (waiting.size() < 10) {
+    auto socket = client::ConnectTo(path, 50);
+    if (!socket.ok()) {
+      EXPECT_EQ(socket.code(), ErrorCode::kBackPressure) << socket.error().ToString();
+      break;
+    }
+    waiting.push_back(*std::move(socket));
+  }
+  EXPECT_LT(waiting.size(), 10u);
+  client::CallPool pool;
+  pool.Open({path, 1, 2});
+  EXPECT_EQ(pool.Take(100), nullptr);
+  EXPECT_EQ(pool.Take(0), nullptr);
+  // Another daemon takes no socket that is served, however slowly.
+  std::string other = path;
+  EXPECT_TRUE(client::ListenAt(&other).ok());
+  EXPECT_EQ(other, path + ".1");
+  unlink(other.c_str());
+  unlink(path.c_str());
+  rmdir(folder.c_str());
 }
 
 TEST(SocketFolder, MustBelongToThisUserAlone) {
