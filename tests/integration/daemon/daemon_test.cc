@@ -338,6 +338,14 @@ TEST_F(DaemonTest, SixtyFourClientsAtOnce) {
   EXPECT_EQ(daemon_->sessions().count(), 0u);
 }
 
+TEST_F(DaemonTest, AMissKeepsItsReason) {
+  StartDaemon("d-reasons");
+  auto store = Client();
+  ASSERT_TRUE(store->Put("k", BytesOf("value")).ok());
+  EXPECT_EQ(store->Get("k", "somebody else").code(), ErrorCode::kNotFound);
+  EXPECT_EQ(Count("soft_failure_total", "other_scope"), 1u);
+}
+
 TEST_F(DaemonTest, AnAbandonedPutIsNotPublished) {
   StartDaemon("d-abandoned");
   auto store = Client();
