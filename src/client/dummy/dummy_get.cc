@@ -25,6 +25,10 @@ bool Whole(const daemon_v1::AcquireReply& reply, size_t items) {
          reply.checksums_size() == count && reply.checked_size() == count;
 }
 
+bool Inside(ConstBytes memory, uint64_t offset, uint64_t size) {
+  return offset <= memory.size() && size <= memory.size() - offset;
+}
+
 // Whether a place in the area may still be good at the next read.
 bool Lasting(uint64_t area) { return area != 0 && area < kScratchAreas; }
 
@@ -152,7 +156,7 @@ Result<uint64_t> DummyGet::Copy(size_t i, const daemon_v1::AcquireReply& reply, 
     MC_TRY(area, link_.Area(reply.areas(k), session));
     memory = area->bytes();
   }
-  if (offset > memory.size() || size > memory.size() - offset) {
+  if (!Inside(memory, offset, size)) {
     return TransportError("the daemon named bytes outside of its memory");
   }
   const auto targets = wanted_.targets(i, size);
@@ -208,7 +212,8 @@ void DummyGet::CopyAhead(std::span<const size_t> items, uint64_t session) {
     if (hint.key == 0 || hint.session != session || hint.size > wanted_.limits[items[k]]) continue;
     if (hint.area != area_id) area = link_.KnownArea(hint.area, session);
     area_id = hint.area;
-    if (!area) continue;
+    // The daemon named the place with an answer that was not copied by.
+    if (!area || !Inside(area->bytes(), hint.offset, hint.size)) continue;
     const ConstBytes bytes = ConstBytes(area->bytes()).subspan(hint.offset, hint.size);
     ahead_[k] = {true, hint.size, node::CopyOut(bytes, *wanted_.targets(items[k], hint.size))};
   }

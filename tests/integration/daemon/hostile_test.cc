@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "client/dummy/call_pool.h"
+#include "client/dummy/dummy_get.h"
 #include "raw_client.h"
+#include "runtime/real_runtime.h"
 
 namespace mooncake::daemon {
 namespace {
@@ -228,6 +230,39 @@ TEST_F(HostileTest, ADeadClientLeavesNothing) {
   EXPECT_EQ(Count("dummy_regions", "default"), 2u);
   EXPECT_EQ(Count("dummy_leases", "default"), 0u);
   EXPECT_TRUE(survivor->Put("k", kept).ok());
+}
+
+// What a daemon says of a place that the client has not used yet.
+TEST_F(HostileTest, APlaceOutsideOfTheMemoryIsNotRead) {
+  const std::string value(100'000, 'v');
+  ASSERT_TRUE(daemon_->store().Put("k", BytesOf(value)).ok());
+  runtime::RealRuntime runtime;
+  auto link = client::Link::Connect(ClientConfig(), runtime);
+  ASSERT_TRUE(link.ok());
+  client::PlaceHints hints;
+  std::string target(value.size(), '\0');
+  const MutableBytes bytes = std::as_writable_bytes(std::span(target));
+  const std::string_view key = "k";
+  client::GetWanted wanted;
+  wanted.keys = {&key, 1};
+  wanted.limits = {value.size()};
+  wanted.targets = [&](size_t, uint64_t) { return std::span(&bytes, 1); };
+  const auto get = [&] {
+    std::fill(target.begin(), target.end(), '\0');
+    client::DummyGet get(**link, runtime, hints, wanted, "");
+    EXPECT_EQ(get.Run()[0].value_or(0), value.size());
+    EXPECT_EQ(target, value);
+  };
+  get();
+  const uint64_t hash = client::PlaceHints::KeyOf("", key);
+  const client::PlaceHints::Hint good = hints.Find({&hash, 1})[0];
+  ASSERT_EQ(good.key, hash);
+  for (const uint64_t offset : {good.offset + (1ULL << 40), ~0ULL, ~0ULL - value.size() + 1}) {
+    client::PlaceHints::Hint forged = good;
+    forged.offset = offset;
+    hints.Note({&forged, 1});
+    get();
+  }
 }
 
 // As a process that stands still leaves it.
