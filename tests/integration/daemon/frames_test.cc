@@ -1,5 +1,6 @@
 // Calls that come as frames on the Unix socket: what a client can do there, and what is refused.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -80,6 +81,40 @@ TEST_F(FramesTest, AFrameOfManyPacketsArrivesWhole) {
   v1::SizesReply reply;
   ASSERT_TRUE(frame.Unpack(&reply));
   EXPECT_EQ(reply.codes_size(), 40);
+}
+
+// In use, whichever thread's.
+uint64_t HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST_F(FramesTest, LargeCallsLeaveNoMemoryBehind) {
+  const v1::Session session = Hello();
+  const Descriptor main = Attached(session);
+  const Descriptor socket = Calls(session);
+  const auto call = [&](const v1::PutRequest& request) {
+    CallFrame frame;
+    ASSERT_TRUE(frame.Pack(CallType::kPut, -1, request));
+    ASSERT_TRUE(frame.Send(socket.get(), never_).ok());
+    ASSERT_TRUE(frame.Receive(socket.get(), never_).ok());
+  };
+  call({});
+  const uint64_t before = HeapBytes();
+  {
+    v1::PutRequest large;
+    large.set_inline_bytes(std::string(40 << 20, 'x'));
+    call(large);
+  }
+  // Each of them makes another part of the message grow.
+  for (int i = 0; i < 40; ++i) {
+    v1::PutRequest many;
+    for (int k = 0; k < i; ++k) many.mutable_policy()->add_preferred_segments("");
+    many.mutable_policy()->add_preferred_segments(std::string(900'000, 's'));
+    call(many);
+  }
+  call({});
+  EXPECT_LT(HeapBytes(), before + (16 << 20));
 }
 
 TEST_F(FramesTest, AMalformedMessageIsAnsweredAndHarmless) {
