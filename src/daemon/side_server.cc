@@ -26,18 +26,19 @@ constexpr uint64_t kAnswerMs = 1'000;     // A client that does not read is clos
 constexpr uint64_t kNoDescriptorMs = 50;  // Before accepting again when there is none left.
 constexpr size_t kParsedMax = 4 << 20;    // Bytes of frames, before a connection's messages go.
 
-// Keeps a thread that serves calls on the processor of its client, which stands still meanwhile:
-// there it is woken at once and finds what the client has touched in the caches; elsewhere each
-// way costs the wake-up of a processor that sleeps.
+// Keeps a thread that serves calls on the processor of its client where that says that it stands
+// still meanwhile: there it is woken at once and finds what the client has touched in the caches;
+// elsewhere each way costs the wake-up of a processor that sleeps. A client that works on while it
+// waits names none: on its processor the two would take turns.
 class NearClient {
  public:
   NearClient() : limited_(sched_getaffinity(0, sizeof(allowed_), &allowed_) == 0) {}
-  // After a call from there, for the next one. Never where the daemon may not run.
+  // After a call from there, for the next one; -1: anywhere. Never where the daemon may not run.
   void Move(int32_t processor) {
-    if (processor == now_ || processor < 0 || processor >= CPU_SETSIZE) return;
+    if (processor == now_ || processor >= CPU_SETSIZE) return;
     now_ = processor;
     cpu_set_t wanted = allowed_;
-    if (limited_ && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
+    if (limited_ && processor >= 0 && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
       CPU_ZERO(&wanted);
       CPU_SET(static_cast<size_t>(processor), &wanted);
     }

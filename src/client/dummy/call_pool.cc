@@ -17,27 +17,27 @@ constexpr uint64_t kLookMs = 100;     // Between looks whether to give up a call
 }  // namespace
 
 void CallPool::Open(const Session& session) {
-  std::vector<std::unique_ptr<Connection>> old;  // Closed after the lock.
+  Idle old;  // Closed after the lock.
   base::MutexLock lock(mu_);
   session_ = session;
   old.swap(idle_);
 }
 
 void CallPool::Close() {
-  std::vector<std::unique_ptr<Connection>> old;
+  Idle old;
   base::MutexLock lock(mu_);
   session_.reset();
   old.swap(idle_);
 }
 
-std::unique_ptr<CallPool::Connection> CallPool::Take(uint64_t limit_ms) {
+std::unique_ptr<CallPool::Connection> CallPool::Take(Caller caller, uint64_t limit_ms) {
   Session session;
   {
     base::MutexLock lock(mu_);
     if (!session_) return nullptr;
-    if (!idle_.empty()) {
-      std::unique_ptr<Connection> connection = std::move(idle_.back());
-      idle_.pop_back();
+    if (auto& idle = idle_[static_cast<size_t>(caller)]; !idle.empty()) {
+      std::unique_ptr<Connection> connection = std::move(idle.back());
+      idle.pop_back();
       return connection;
     }
     session = *session_;
@@ -48,6 +48,7 @@ std::unique_ptr<CallPool::Connection> CallPool::Take(uint64_t limit_ms) {
     return nullptr;
   }
   auto connection = std::make_unique<Connection>();
+  connection->caller = caller;
   connection->session = session.high;
   connection->socket = *std::move(socket);
   return connection;
@@ -56,7 +57,8 @@ std::unique_ptr<CallPool::Connection> CallPool::Take(uint64_t limit_ms) {
 void CallPool::GiveBack(std::unique_ptr<Connection> connection) {
   base::MutexLock lock(mu_);
   const bool current = session_ && session_->high == connection->session;
-  if (current && idle_.size() < kIdleMax) idle_.push_back(std::move(connection));
+  auto& idle = idle_[static_cast<size_t>(connection->caller)];
+  if (current && idle.size() < kIdleMax) idle.push_back(std::move(connection));
 }
 
 Result<Descriptor> CallPool::Connect(const Session& session, uint64_t step_ms) {

@@ -258,7 +258,7 @@ Status Link::Invoke(std::optional<CallType> type, Method method, Request& reques
       return TransportError(fmt::format("daemon {} is not reachable", config_.server_address));
     }
     reply->Clear();
-    if (type && !started) started = Start(*type, request, deadline_ms);
+    if (type && !started) started = Send(*type, request, CallPool::Caller::kWaits, deadline_ms);
     const Status status = started ? Finish(*type, std::move(started), reply, deadline_ms)
                                   : CallByGrpc(method, request, reply, deadline_ms);
     if (status.ok()) return Ok();
@@ -295,13 +295,15 @@ Status Link::CallByGrpc(Method method, Request& request, Reply* reply, uint64_t 
 }
 
 template <typename Request>
-Link::Started Link::Start(CallType type, Request& request, uint64_t deadline_ms) {
+Link::Started Link::Send(CallType type, Request& request, CallPool::Caller caller,
+                         uint64_t deadline_ms) {
   const uint64_t now_ms = runtime_.NowMs();
   // Half of the time is for gRPC, where a connection for calls cannot be had.
-  Started call = calls_.Take(deadline_ms > now_ms ? (deadline_ms - now_ms) / 2 : 0);
+  Started call = calls_.Take(caller, deadline_ms > now_ms ? (deadline_ms - now_ms) / 2 : 0);
   if (!call) return call;
   request.clear_session();
-  const bool packed = call->frame.Pack(type, sched_getcpu(), request);
+  const int processor = caller == CallPool::Caller::kWaits ? sched_getcpu() : -1;
+  const bool packed = call->frame.Pack(type, processor, request);
   request.mutable_session()->set_high(call->session);
   if (!packed) {  // gRPC has a limit of its own, and says so.
     calls_.GiveBack(std::move(call));
@@ -314,8 +316,8 @@ Link::Started Link::Start(CallType type, Request& request, uint64_t deadline_ms)
   if (!call->frame.Send(call->socket.get(), give_up).ok()) call.reset();
   return call;
 }
-template Link::Started Link::Start(CallType type, daemon_v1::AcquireRequest& request,
-                                   uint64_t deadline_ms);
+template Link::Started Link::Send(CallType type, daemon_v1::AcquireRequest& request,
+                                  CallPool::Caller caller, uint64_t deadline_ms);
 
 template <typename Reply>
 Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms) {

@@ -40,7 +40,9 @@ class Link {
   // Sends the request of a call that will be made, so that the daemon begins. Empty: it did not;
   // the call itself will send.
   template <typename Request>
-  Started Start(CallType type, Request& request, uint64_t deadline_ms);
+  Started Start(CallType type, Request& request, uint64_t deadline_ms) {
+    return Send(type, request, CallPool::Caller::kWorksOn, deadline_ms);
+  }
 
   // Each leaves the session that it was made in (its `high` half) in the request.
   Status Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply);
@@ -112,6 +114,8 @@ class Link {
                 uint64_t deadline_ms, Started started = {});
   template <typename Request, typename Reply, typename Method>
   Status CallByGrpc(Method method, Request& request, Reply* reply, uint64_t deadline_ms);
+  template <typename Request>
+  Started Send(CallType type, Request& request, CallPool::Caller caller, uint64_t deadline_ms);
   // The answer of a call that was started.
   template <typename Reply>
   Status Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms);

@@ -285,8 +285,8 @@ TEST(UnixSocket, AFullBacklogIsWaitedForWithALimit) {
   EXPECT_LT(waiting.size(), 10u);
   client::CallPool pool;
   pool.Open({path, 1, 2});
-  EXPECT_EQ(pool.Take(100), nullptr);
-  EXPECT_EQ(pool.Take(0), nullptr);
+  EXPECT_EQ(pool.Take(client::CallPool::Caller::kWaits, 100), nullptr);
+  EXPECT_EQ(pool.Take(client::CallPool::Caller::kWaits, 0), nullptr);
   // Another daemon takes no socket that is served, however slowly.
   std::string other = path;
   EXPECT_TRUE(client::ListenAt(&other).ok());
