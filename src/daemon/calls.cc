@@ -151,8 +151,7 @@ Status Calls::Put(Session& session, const v1::PutRequest& request, v1::CodesRepl
   const ReplicateConfig replicate = PolicyOf(request.policy());
   const PutOptions options{request.tenant(), request.has_policy() ? &replicate : nullptr,
                            request.if_absent()};
-  const std::vector<Status> statuses = store_.PutWanted(items, options, wanted);
-  if (wanted && !wanted()) TakeBack(items, statuses, request.tenant());
+  const std::vector<Status> statuses = store_.PutWanted(items, options, std::move(wanted));
   size_t sent = 0;
   for (bool refused : plan.refused) {
     if (refused) {
@@ -165,17 +164,6 @@ Status Calls::Put(Session& session, const v1::PutRequest& request, v1::CodesRepl
     }
   }
   return Ok();
-}
-
-// The client gave up while its memory was read: what was published meanwhile may not be its
-// value. What another node got has a wrong checksum; here it goes altogether.
-void Calls::TakeBack(const std::vector<PutItem>& items, const std::vector<Status>& statuses,
-                     const std::string& tenant) {
-  std::vector<std::string_view> keys;
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (statuses[i].ok()) keys.push_back(items[i].key);
-  }
-  if (!keys.empty()) (void)store_.RemoveMany(keys, tenant);
 }
 
 Status Calls::Acquire(Session& session, const v1::AcquireRequest& request,

@@ -41,9 +41,6 @@ class Calls {
   Status Serve(Session& session, Messages& messages, client::CallFrame* frame);
 
  private:
-  void TakeBack(const std::vector<PutItem>& items, const std::vector<Status>& statuses,
-                const std::string& tenant);
-
   client::LocalStore& store_;
   Sessions& sessions_;
   Scratch& scratch_;

@@ -197,7 +197,7 @@ std::vector<Result<Placed>> LeaseValues(client::LocalStore& store, Scratch& scra
       request.offsets.empty() ? client::Operation::kBatchGet : client::Operation::kGetIntoRanges);
   auto results = LeaseOp(store, scratch, request, lease).Run(*scope);
   for (const Result<Placed>& result : results) {
-    call.Item(result.code());
+    call.Item(result);
     if (result.ok()) call.BytesOut(result->size);
   }
   return results;

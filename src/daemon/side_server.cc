@@ -24,19 +24,21 @@ constexpr int kLookMs = 200;              // Between looks whether to stop.
 constexpr uint64_t kAttachMs = 5'000;     // A connection that says nothing is closed.
 constexpr uint64_t kAnswerMs = 1'000;     // A client that does not read is closed.
 constexpr uint64_t kNoDescriptorMs = 50;  // Before accepting again when there is none left.
+constexpr size_t kParsedMax = 4 << 20;    // Bytes of frames, before a connection's messages go.
 
-// Keeps a thread that serves calls on the processor of its client, which stands still meanwhile:
-// there it is woken at once and finds what the client has touched in the caches; elsewhere each
-// way costs the wake-up of a processor that sleeps.
+// Keeps a thread that serves calls on the processor of its client where that says that it stands
+// still meanwhile: there it is woken at once and finds what the client has touched in the caches;
+// elsewhere each way costs the wake-up of a processor that sleeps. A client that works on while it
+// waits names none: on its processor the two would take turns.
 class NearClient {
  public:
   NearClient() : limited_(sched_getaffinity(0, sizeof(allowed_), &allowed_) == 0) {}
-  // After a call from there, for the next one. Never where the daemon may not run.
+  // After a call from there, for the next one; -1: anywhere. Never where the daemon may not run.
   void Move(int32_t processor) {
-    if (processor == now_ || processor < 0 || processor >= CPU_SETSIZE) return;
+    if (processor == now_ || processor >= CPU_SETSIZE) return;
     now_ = processor;
     cpu_set_t wanted = allowed_;
-    if (limited_ && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
+    if (limited_ && processor >= 0 && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
       CPU_ZERO(&wanted);
       CPU_SET(static_cast<size_t>(processor), &wanted);
     }
@@ -193,7 +195,8 @@ void SideServer::ServeCalls(Connection& connection) {
   const Session& session = *connection.session;
   // A frame that stops coming halfway, or is not taken, ends the connection.
   const auto give_up = [&](bool begun) { return begun || stop_.load() || session.ended(); };
-  Calls::Messages messages;
+  auto messages = std::make_unique<Calls::Messages>();
+  size_t parsed = 0;
   client::CallFrame frame;
   NearClient place;
   while (!stop_.load()) {
@@ -203,8 +206,14 @@ void SideServer::ServeCalls(Connection& connection) {
     }
     if (!received.ok() || session.ended()) return;
     const int32_t caller = frame.header().code;
-    if (!ServeCall(connection, messages, &frame)) return;
+    parsed += frame.header().size;
+    if (!ServeCall(connection, *messages, &frame)) return;
+    parsed += frame.header().size;
     place.Move(caller);
+    // A message that is used again keeps the memory of the largest of each of its parts.
+    if (parsed <= kParsedMax) continue;
+    messages = std::make_unique<Calls::Messages>();
+    parsed = 0;
   }
 }
 

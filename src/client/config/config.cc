@@ -211,6 +211,7 @@ Result<TraceConfig> TraceConfigFromEnvironment(const Texts& environment) {
 
 Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environment) {
   MC_RETURN_IF_ERROR(CheckNames(values));
+  MC_RETURN_IF_ERROR(client_config::CheckNoTls(environment));
   const Source source(values, environment);
   StoreConfig config;
   for (const Setting& setting : Settings()) {

@@ -129,4 +129,17 @@ Result<std::map<std::string, std::string>> ParseLabels(std::string_view field,
   return labels;
 }
 
+Status CheckNoTls(const std::map<std::string, std::string>& environment) {
+  for (const char* name :
+       {"MC_STORE_RS_TLS_CERT_FILE", "MC_STORE_RS_TLS_KEY_FILE", "MC_STORE_RS_TLS_CA_FILE"}) {
+    const auto found = environment.find(name);
+    if (found == environment.end() || Trim(found->second).empty()) continue;
+    return InvalidArgument(
+        std::string(name) +
+        " is set: TLS is not supported between clients, daemons and nodes; unset "
+        "it, and use the cluster secret (MC_STORE_RS_CLUSTER_SECRET)");
+  }
+  return Ok();
+}
+
 }  // namespace mooncake::client_config

@@ -39,4 +39,8 @@ Result<std::string> ParseChoice(std::string_view field, std::string_view text,
 Result<std::map<std::string, std::string>> ParseLabels(std::string_view field,
                                                        std::string_view text);
 
+// Refuses the variables that ask for TLS between processes: there is none, and whoever sets them
+// counts on it.
+Status CheckNoTls(const std::map<std::string, std::string>& environment);
+
 }  // namespace mooncake::client_config

@@ -31,7 +31,7 @@ struct CallHeader {
   uint32_t magic = kCallMagic;
   CallType type = CallType::kPut;
   // Of an answer: 0 or an ErrorCode. Of a request: the processor that the caller runs on, where
-  // the daemon had best run as well while the caller waits; -1: any.
+  // the daemon had best run as well, if the caller does nothing but wait; -1: any.
   int32_t code = 0;
   uint32_t size = 0;  // Of the body.
 };

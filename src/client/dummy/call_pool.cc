@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "client/dummy/side_channel.h"
 #include "obs/log.h"
 
@@ -10,42 +12,43 @@ namespace mooncake::client {
 namespace {
 // Not longer: a call goes by gRPC where this fails, and still has to find out that the daemon
 // stands still.
-constexpr uint64_t kConnectMs = 500;
-constexpr uint64_t kLookMs = 100;  // Between looks whether to give up a call.
+constexpr uint64_t kConnectMs = 500;  // To be connected, and for the answer to a hello.
+constexpr uint64_t kLookMs = 100;     // Between looks whether to give up a call.
 }  // namespace
 
 void CallPool::Open(const Session& session) {
-  std::vector<std::unique_ptr<Connection>> old;  // Closed after the lock.
+  Idle old;  // Closed after the lock.
   base::MutexLock lock(mu_);
   session_ = session;
   old.swap(idle_);
 }
 
 void CallPool::Close() {
-  std::vector<std::unique_ptr<Connection>> old;
+  Idle old;
   base::MutexLock lock(mu_);
   session_.reset();
   old.swap(idle_);
 }
 
-std::unique_ptr<CallPool::Connection> CallPool::Take() {
+std::unique_ptr<CallPool::Connection> CallPool::Take(Caller caller, uint64_t limit_ms) {
   Session session;
   {
     base::MutexLock lock(mu_);
     if (!session_) return nullptr;
-    if (!idle_.empty()) {
-      std::unique_ptr<Connection> connection = std::move(idle_.back());
-      idle_.pop_back();
+    if (auto& idle = idle_[static_cast<size_t>(caller)]; !idle.empty()) {
+      std::unique_ptr<Connection> connection = std::move(idle.back());
+      idle.pop_back();
       return connection;
     }
     session = *session_;
   }
-  Result<Descriptor> socket = Connect(session);
+  Result<Descriptor> socket = Connect(session, std::min(kConnectMs, limit_ms / 2));
   if (!socket) {
     obs::LogRateLimited(obs::LogLevel::kWarning, "dummy.calls", socket.error().ToString());
     return nullptr;
   }
   auto connection = std::make_unique<Connection>();
+  connection->caller = caller;
   connection->session = session.high;
   connection->socket = *std::move(socket);
   return connection;
@@ -54,16 +57,16 @@ std::unique_ptr<CallPool::Connection> CallPool::Take() {
 void CallPool::GiveBack(std::unique_ptr<Connection> connection) {
   base::MutexLock lock(mu_);
   const bool current = session_ && session_->high == connection->session;
-  if (current && idle_.size() < kIdleMax) idle_.push_back(std::move(connection));
+  auto& idle = idle_[static_cast<size_t>(connection->caller)];
+  if (current && idle.size() < kIdleMax) idle.push_back(std::move(connection));
 }
 
-Result<Descriptor> CallPool::Connect(const Session& session) {
-  MC_TRY(Descriptor socket, ConnectTo(session.socket_path));
+Result<Descriptor> CallPool::Connect(const Session& session, uint64_t step_ms) {
+  MC_TRY(Descriptor socket, ConnectTo(session.socket_path, step_ms));
   const std::optional<uid_t> peer = PeerUser(socket.get());
   if (!peer || *peer != geteuid()) {
     return InvalidState(session.socket_path + " is served by another user");
   }
-  SetSocketTimeout(socket.get(), kConnectMs);
   SideMessage hello;
   hello.type = SideType::kCalls;
   hello.session_high = session.high;

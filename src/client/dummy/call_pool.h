@@ -2,6 +2,7 @@
 // Made as threads need them, kept for the next ones. Thread-safe; calls run without its lock.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,24 +26,30 @@ class CallPool {
   void Open(const Session& session);
   void Close();  // Calls in progress go on.
 
+  // What the caller does while the daemon works. The daemon's thread of a connection runs where
+  // its last caller stood still, so each kind has connections of its own.
+  enum class Caller : uint8_t { kWaits, kWorksOn };
   struct Connection {
+    Caller caller = Caller::kWaits;
     uint64_t session = 0;  // Its `high` half.
     Descriptor socket;
     CallFrame frame;
   };
-  // One that nobody else uses. nullptr: none can be had now, or the pool is closed.
-  std::unique_ptr<Connection> Take();
+  // One that nobody else uses; a new one is made within `limit_ms` and within a second. nullptr:
+  // none can be had now, or the pool is closed.
+  std::unique_ptr<Connection> Take(Caller caller, uint64_t limit_ms);
   // REQUIRES: no answer is outstanding on it.
   void GiveBack(std::unique_ptr<Connection> connection);
 
  private:
-  static constexpr size_t kIdleMax = 16;
+  using Idle = std::array<std::vector<std::unique_ptr<Connection>>, 2>;  // By Caller.
+  static constexpr size_t kIdleMax = 16;                                 // Of each.
 
-  Result<Descriptor> Connect(const Session& session);
+  Result<Descriptor> Connect(const Session& session, uint64_t step_ms);
 
   base::Mutex mu_;
   std::optional<Session> session_ MC_GUARDED_BY(mu_);
-  std::vector<std::unique_ptr<Connection>> idle_ MC_GUARDED_BY(mu_);
+  Idle idle_ MC_GUARDED_BY(mu_);
 };
 
 }  // namespace mooncake::client

@@ -38,6 +38,7 @@ Result<std::string> SecretOf(const Texts& environment) {
 Result<DummyConfig> DummyConfigFromValues(const Texts& values, const Texts& environment) {
   constexpr const char* kTimeout = "MC_STORE_RS_DUMMY_RPC_TIMEOUT_MS";
   constexpr uint64_t kTimeoutMax = 86'400'000;
+  MC_RETURN_IF_ERROR(client_config::CheckNoTls(environment));
   DummyConfig config;
   config.server_address = Trim(TextOf(values, "server_address"));
   const auto address = base::ParseHostPort("server_address", config.server_address);

@@ -25,6 +25,10 @@ bool Whole(const daemon_v1::AcquireReply& reply, size_t items) {
          reply.checksums_size() == count && reply.checked_size() == count;
 }
 
+bool Inside(ConstBytes memory, uint64_t offset, uint64_t size) {
+  return offset <= memory.size() && size <= memory.size() - offset;
+}
+
 // Whether a place in the area may still be good at the next read.
 bool Lasting(uint64_t area) { return area != 0 && area < kScratchAreas; }
 
@@ -99,14 +103,15 @@ void DummyGet::Ask(std::span<const size_t> items, std::vector<size_t>* again) {
   }
   mark.Fill(request.mutable_mark());
   start_ms_ = runtime_.NowMs();
+  const uint64_t deadline_ms = link_.Deadline();
   ahead_.clear();
   hint_keys_.clear();
   Link::Started started;
   if (CopyAheadWanted(items)) {
-    started = link_.Start(CallType::kAcquire, request);
+    started = link_.Start(CallType::kAcquire, request, deadline_ms);
     if (started) CopyAhead(items, started->session);
   }
-  const Status status = link_.Acquire(request, &reply, std::move(started));
+  const Status status = link_.Acquire(request, &reply, deadline_ms, std::move(started));
   if (!status.ok() || !Whole(reply, items.size())) {
     for (size_t i : items) {
       results_[i] =
@@ -151,7 +156,7 @@ Result<uint64_t> DummyGet::Copy(size_t i, const daemon_v1::AcquireReply& reply, 
     MC_TRY(area, link_.Area(reply.areas(k), session));
     memory = area->bytes();
   }
-  if (offset > memory.size() || size > memory.size() - offset) {
+  if (!Inside(memory, offset, size)) {
     return TransportError("the daemon named bytes outside of its memory");
   }
   const auto targets = wanted_.targets(i, size);
@@ -207,7 +212,8 @@ void DummyGet::CopyAhead(std::span<const size_t> items, uint64_t session) {
     if (hint.key == 0 || hint.session != session || hint.size > wanted_.limits[items[k]]) continue;
     if (hint.area != area_id) area = link_.KnownArea(hint.area, session);
     area_id = hint.area;
-    if (!area) continue;
+    // The daemon named the place with an answer that was not copied by.
+    if (!area || !Inside(area->bytes(), hint.offset, hint.size)) continue;
     const ConstBytes bytes = ConstBytes(area->bytes()).subspan(hint.offset, hint.size);
     ahead_[k] = {true, hint.size, node::CopyOut(bytes, *wanted_.targets(items[k], hint.size))};
   }

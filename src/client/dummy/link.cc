@@ -96,16 +96,16 @@ Status Link::SayHello(uint64_t deadline_ms, bool wait) {
   const grpc::Status said =
       channel_->Call(&StoreDaemon::Stub::AsyncHello, request, &reply, limit_ms, stop, wait);
   if (!said.ok()) return DaemonChannel::ErrorOf(said, config_.server_address);
-  MC_RETURN_IF_ERROR(ConnectSocket(reply));
+  MC_RETURN_IF_ERROR(ConnectSocket(reply, limit_ms));
   return RegisterAll();
 }
 
-Status Link::ConnectSocket(const daemon_v1::HelloReply& hello) {
+Status Link::ConnectSocket(const daemon_v1::HelloReply& hello, uint64_t limit_ms) {
   const auto failed = [&](const std::string& why) {
     return TransportError(
         fmt::format("daemon {}: shared memory socket: {}", config_.server_address, why));
   };
-  Result<Descriptor> socket = ConnectTo(hello.socket_path());
+  Result<Descriptor> socket = ConnectTo(hello.socket_path(), limit_ms);
   if (!socket) {
     return failed(socket.error().context +
                   "; the daemon has to be on this host, and its socket "
@@ -250,8 +250,7 @@ bool Link::WaitReady(uint64_t deadline_ms) {
 
 template <typename Request, typename Reply, typename Method>
 Status Link::Invoke(std::optional<CallType> type, Method method, Request& request, Reply* reply,
-                    Started started) {
-  const uint64_t deadline_ms = runtime_.NowMs() + config_.rpc_timeout_ms;
+                    uint64_t deadline_ms, Started started) {
   for (int attempt = 0;; ++attempt) {
     // While the daemon is away a call fails soon, though not in a busy loop of its caller's.
     if (!WaitReady(std::min(runtime_.NowMs() + (attempt == 0 ? kAwayWaitMs : kReadyWaitMs),
@@ -259,7 +258,7 @@ Status Link::Invoke(std::optional<CallType> type, Method method, Request& reques
       return TransportError(fmt::format("daemon {} is not reachable", config_.server_address));
     }
     reply->Clear();
-    if (type && !started) started = Start(*type, request);
+    if (type && !started) started = Send(*type, request, CallPool::Caller::kWaits, deadline_ms);
     const Status status = started ? Finish(*type, std::move(started), reply, deadline_ms)
                                   : CallByGrpc(method, request, reply, deadline_ms);
     if (status.ok()) return Ok();
@@ -296,25 +295,29 @@ Status Link::CallByGrpc(Method method, Request& request, Reply* reply, uint64_t 
 }
 
 template <typename Request>
-Link::Started Link::Start(CallType type, Request& request) {
-  Started call = calls_.Take();
+Link::Started Link::Send(CallType type, Request& request, CallPool::Caller caller,
+                         uint64_t deadline_ms) {
+  const uint64_t now_ms = runtime_.NowMs();
+  // Half of the time is for gRPC, where a connection for calls cannot be had.
+  Started call = calls_.Take(caller, deadline_ms > now_ms ? (deadline_ms - now_ms) / 2 : 0);
   if (!call) return call;
   request.clear_session();
-  const bool packed = call->frame.Pack(type, sched_getcpu(), request);
+  const int processor = caller == CallPool::Caller::kWaits ? sched_getcpu() : -1;
+  const bool packed = call->frame.Pack(type, processor, request);
   request.mutable_session()->set_high(call->session);
   if (!packed) {  // gRPC has a limit of its own, and says so.
     calls_.GiveBack(std::move(call));
     return {};
   }
-  const uint64_t limit_ms = runtime_.NowMs() + kSendMs;
+  const uint64_t limit_ms = std::min(runtime_.NowMs() + kSendMs, deadline_ms);
   const auto give_up = [&](bool) {
     return stop_.load() || runtime_.Interrupted() || runtime_.NowMs() >= limit_ms;
   };
   if (!call->frame.Send(call->socket.get(), give_up).ok()) call.reset();
   return call;
 }
-template Link::Started Link::Start(CallType type, daemon_v1::PutRequest& request);
-template Link::Started Link::Start(CallType type, daemon_v1::AcquireRequest& request);
+template Link::Started Link::Send(CallType type, daemon_v1::AcquireRequest& request,
+                                  CallPool::Caller caller, uint64_t deadline_ms);
 
 template <typename Reply>
 Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms) {
@@ -350,34 +353,35 @@ Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline
   return status;
 }
 
-Status Link::Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply, Started started) {
-  return Invoke(CallType::kPut, &StoreDaemon::Stub::AsyncPut, request, reply, std::move(started));
+Status Link::Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply) {
+  return Invoke(CallType::kPut, &StoreDaemon::Stub::AsyncPut, request, reply, Deadline());
 }
 Status Link::Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply,
-                     Started started) {
-  return Invoke(CallType::kAcquire, &StoreDaemon::Stub::AsyncAcquire, request, reply,
+                     uint64_t deadline_ms, Started started) {
+  return Invoke(CallType::kAcquire, &StoreDaemon::Stub::AsyncAcquire, request, reply, deadline_ms,
                 std::move(started));
 }
 Status Link::Exist(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(CallType::kExist, &StoreDaemon::Stub::AsyncExist, request, reply);
+  return Invoke(CallType::kExist, &StoreDaemon::Stub::AsyncExist, request, reply, Deadline());
 }
 Status Link::Remove(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(CallType::kRemove, &StoreDaemon::Stub::AsyncRemove, request, reply);
+  return Invoke(CallType::kRemove, &StoreDaemon::Stub::AsyncRemove, request, reply, Deadline());
 }
 Status Link::Sizes(daemon_v1::KeysRequest& request, daemon_v1::SizesReply* reply) {
-  return Invoke(CallType::kSizes, &StoreDaemon::Stub::AsyncSizes, request, reply);
+  return Invoke(CallType::kSizes, &StoreDaemon::Stub::AsyncSizes, request, reply, Deadline());
 }
 Status Link::RemoveAll(daemon_v1::RemoveAllRequest& request, daemon_v1::RemoveAllReply* reply) {
-  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncRemoveAll, request, reply);
+  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncRemoveAll, request, reply, Deadline());
 }
 Status Link::Metrics(daemon_v1::MetricsRequest& request, daemon_v1::MetricsReply* reply) {
-  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncMetrics, request, reply);
+  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncMetrics, request, reply, Deadline());
 }
 
 Status Link::Health() {
   daemon_v1::HealthRequest request;
   daemon_v1::HealthReply reply;
-  MC_RETURN_IF_ERROR(Invoke(std::nullopt, &StoreDaemon::Stub::AsyncHealth, request, &reply));
+  MC_RETURN_IF_ERROR(
+      Invoke(std::nullopt, &StoreDaemon::Stub::AsyncHealth, request, &reply, Deadline()));
   return reply.status() == 0 ? Ok() : Status(InvalidState("the daemon is not serving"));
 }
 

@@ -35,15 +35,19 @@ class Link {
 
   // A call that is on its way. Dropped, it is as good as interrupted.
   using Started = std::unique_ptr<CallPool::Connection>;
+  // Of a call that begins now.
+  uint64_t Deadline() const { return runtime_.NowMs() + config_.rpc_timeout_ms; }
   // Sends the request of a call that will be made, so that the daemon begins. Empty: it did not;
   // the call itself will send.
   template <typename Request>
-  Started Start(CallType type, Request& request);
+  Started Start(CallType type, Request& request, uint64_t deadline_ms) {
+    return Send(type, request, CallPool::Caller::kWorksOn, deadline_ms);
+  }
 
   // Each leaves the session that it was made in (its `high` half) in the request.
-  Status Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply, Started started = {});
+  Status Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply);
   Status Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply,
-                 Started started = {});
+                 uint64_t deadline_ms, Started started);
   Status Exist(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply);
   Status Remove(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply);
   Status Sizes(daemon_v1::KeysRequest& request, daemon_v1::SizesReply* reply);
@@ -92,7 +96,7 @@ class Link {
 
   // `wait`: for a daemon that does not listen yet.
   Status SayHello(uint64_t deadline_ms, bool wait);
-  Status ConnectSocket(const daemon_v1::HelloReply& hello);
+  Status ConnectSocket(const daemon_v1::HelloReply& hello, uint64_t limit_ms);
   Status RegisterAll();
   // One request and its answer, with a descriptor each way. Ends the connection when the answer
   // does not come, as it would be taken for the next one's.
@@ -107,9 +111,11 @@ class Link {
   // A method of the service; `type`: how it is called on the socket, if it is.
   template <typename Request, typename Reply, typename Method>
   Status Invoke(std::optional<CallType> type, Method method, Request& request, Reply* reply,
-                Started started = {});
+                uint64_t deadline_ms, Started started = {});
   template <typename Request, typename Reply, typename Method>
   Status CallByGrpc(Method method, Request& request, Reply* reply, uint64_t deadline_ms);
+  template <typename Request>
+  Started Send(CallType type, Request& request, CallPool::Caller caller, uint64_t deadline_ms);
   // The answer of a call that was started.
   template <typename Reply>
   Status Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms);

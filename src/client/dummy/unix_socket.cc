@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int kPathsMax = 8;
 constexpr int kBacklog = 128;
+constexpr uint64_t kProbeMs = 500;
 
 Error OsError(const std::string& what) {
   return TransportError(fmt::format("{}: {}", what, strerror(errno)));
@@ -96,7 +98,9 @@ Result<Descriptor> ListenAt(std::string* path) {
     const auto* name = reinterpret_cast<const sockaddr*>(&address);
     int bound = bind(socket.get(), name, sizeof(address));
     if (bound != 0 && errno == EADDRINUSE) {
-      if (ConnectTo(*path).ok()) continue;  // Served by another process.
+      const Result<Descriptor> other = ConnectTo(*path, kProbeMs);
+      // Served by another process, though perhaps it stands still.
+      if (other.ok() || other.code() == ErrorCode::kBackPressure) continue;
       unlink(path->c_str());
       bound = bind(socket.get(), name, sizeof(address));
     }
@@ -109,10 +113,14 @@ Result<Descriptor> ListenAt(std::string* path) {
   return TransportError(fmt::format("{} and its alternatives are all in use", wanted));
 }
 
-Result<Descriptor> ConnectTo(const std::string& path) {
+Result<Descriptor> ConnectTo(const std::string& path, uint64_t timeout_ms) {
   MC_TRY(const sockaddr_un address, AddressOf(path));
   MC_TRY(Descriptor socket, NewSocket());
+  SetSocketTimeout(socket.get(), timeout_ms);  // Else it waits for room in a full backlog.
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno == EAGAIN || errno == EINTR) {
+      return BackPressure(fmt::format("{} takes no connection: {}", path, strerror(errno)));
+    }
     return OsError(fmt::format("cannot connect to {}", path));
   }
   return socket;
@@ -173,6 +181,7 @@ Result<Packet> ReceivePacket(int socket, MutableBytes buffer) {
 }
 
 void SetSocketTimeout(int socket, uint64_t timeout_ms) {
+  timeout_ms = std::max<uint64_t>(timeout_ms, 1);  // 0 would be for ever.
   const timeval limit = {static_cast<time_t>(timeout_ms / 1'000),
                          static_cast<suseconds_t>(timeout_ms % 1'000 * 1'000)};
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));

@@ -44,7 +44,10 @@ std::string SocketPath(const std::string& folder, const std::string& address,
 // A listening socket at `path`, or, where another process serves that, at path + ".1" ... A
 // socket file that nobody serves is replaced. `path` becomes the one that was taken.
 Result<Descriptor> ListenAt(std::string* path);
-Result<Descriptor> ConnectTo(const std::string& path);
+// The socket keeps `timeout_ms` as the longest that one send or receive may take. kBackPressure:
+// whoever serves it did not take the connection in that time, or a signal came meanwhile;
+// kTransport: nobody serves it.
+Result<Descriptor> ConnectTo(const std::string& path, uint64_t timeout_ms);
 
 // The user at the other end. nullopt: the kernel does not say.
 std::optional<uid_t> PeerUser(int socket);
@@ -60,7 +63,7 @@ struct Packet {
 // a packet that is longer than `buffer` or has more than one descriptor.
 Result<Packet> ReceivePacket(int socket, MutableBytes buffer);
 
-// The longest that one send or receive may take.
+// The longest that one send, receive or connect may take; at least 1.
 void SetSocketTimeout(int socket, uint64_t timeout_ms);
 
 }  // namespace mooncake::client

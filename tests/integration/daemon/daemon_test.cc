@@ -338,6 +338,14 @@ TEST_F(DaemonTest, SixtyFourClientsAtOnce) {
   EXPECT_EQ(daemon_->sessions().count(), 0u);
 }
 
+TEST_F(DaemonTest, AMissKeepsItsReason) {
+  StartDaemon("d-reasons");
+  auto store = Client();
+  ASSERT_TRUE(store->Put("k", BytesOf("value")).ok());
+  EXPECT_EQ(store->Get("k", "somebody else").code(), ErrorCode::kNotFound);
+  EXPECT_EQ(Count("soft_failure_total", "other_scope"), 1u);
+}
+
 TEST_F(DaemonTest, AnAbandonedPutIsNotPublished) {
   StartDaemon("d-abandoned");
   auto store = Client();
@@ -350,6 +358,42 @@ TEST_F(DaemonTest, AnAbandonedPutIsNotPublished) {
   EXPECT_EQ(statuses[0].code(), ErrorCode::kTransport);
   EXPECT_EQ(store->Get("k").value_or(""), "old");
   EXPECT_EQ(daemon_->store().ListSegments(false)[0].used_bytes, 64u);
+}
+
+TEST_F(DaemonTest, AnAbandonedPutLeavesAnotherNodeAsItWas) {
+  StartDaemon("d-abandoned-remote");
+  auto node = Node("d-abandoned-remote");
+  std::string key;  // One that the other node answers for.
+  for (int i = 0; key.empty(); ++i) {
+    ASSERT_LT(i, 1000);
+    const std::string name = "k" + std::to_string(i);
+    ASSERT_TRUE(daemon_->store().Put(name, BytesOf("old")).ok());
+    const auto route = node->QueryRoute(name);
+    ASSERT_TRUE(route.ok());
+    if (route->replicas[0].owner == node->NodeName()) key = name;
+  }
+  const std::string value(1000, 'x');
+  const ConstBytes part = BytesOf(value);
+  const PutItem item{key, {&part, 1}};
+  // The caller is there until its bytes are on their way to the node.
+  const auto put = [&](bool if_absent) {
+    PutOptions options;
+    options.if_absent = if_absent;
+    int asked = 0;
+    const auto statuses =
+        daemon_->store().PutWanted({&item, 1}, options, [&] { return asked++ == 0; });
+    EXPECT_EQ(asked, 2);
+    return statuses[0].code();
+  };
+  EXPECT_EQ(put(true), ErrorCode::kTransport);
+  EXPECT_EQ(node->Get(key).value_or(""), "old");
+  // What it had published over the old value is gone, so that the next put finds nothing.
+  EXPECT_EQ(put(false), ErrorCode::kTransport);
+  EXPECT_EQ(node->Get(key).code(), ErrorCode::kNotFound);
+  PutOptions options;
+  options.if_absent = true;
+  EXPECT_TRUE(daemon_->store().PutMany({&item, 1}, options)[0].ok());
+  EXPECT_EQ(node->Get(key).value_or(""), value);
 }
 
 }  // namespace

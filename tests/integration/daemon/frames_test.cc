@@ -1,5 +1,6 @@
 // Calls that come as frames on the Unix socket: what a client can do there, and what is refused.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -80,6 +81,40 @@ TEST_F(FramesTest, AFrameOfManyPacketsArrivesWhole) {
   v1::SizesReply reply;
   ASSERT_TRUE(frame.Unpack(&reply));
   EXPECT_EQ(reply.codes_size(), 40);
+}
+
+// In use, whichever thread's.
+uint64_t HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST_F(FramesTest, LargeCallsLeaveNoMemoryBehind) {
+  const v1::Session session = Hello();
+  const Descriptor main = Attached(session);
+  const Descriptor socket = Calls(session);
+  const auto call = [&](const v1::PutRequest& request) {
+    CallFrame frame;
+    ASSERT_TRUE(frame.Pack(CallType::kPut, -1, request));
+    ASSERT_TRUE(frame.Send(socket.get(), never_).ok());
+    ASSERT_TRUE(frame.Receive(socket.get(), never_).ok());
+  };
+  call({});
+  const uint64_t before = HeapBytes();
+  {
+    v1::PutRequest large;
+    large.set_inline_bytes(std::string(40 << 20, 'x'));
+    call(large);
+  }
+  // Each of them makes another part of the message grow.
+  for (int i = 0; i < 40; ++i) {
+    v1::PutRequest many;
+    for (int k = 0; k < i; ++k) many.mutable_policy()->add_preferred_segments("");
+    many.mutable_policy()->add_preferred_segments(std::string(900'000, 's'));
+    call(many);
+  }
+  call({});
+  EXPECT_LT(HeapBytes(), before + (16 << 20));
 }
 
 TEST_F(FramesTest, AMalformedMessageIsAnsweredAndHarmless) {
@@ -219,7 +254,7 @@ TEST_F(FramesTest, CallsAreCountedByTheApiThatWasCalled) {
 // The tests run as root, so the stranger is a child that becomes somebody else.
 TEST_F(FramesTest, AnotherUsersConnectionIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  int socket = client::ConnectTo(daemon_->socket_path())->Take();
+  int socket = client::ConnectTo(daemon_->socket_path(), 5'000)->Take();
   close(socket);
   const std::string path = daemon_->socket_path();
   const std::string folder = path.substr(0, path.rfind('/'));
@@ -229,7 +264,7 @@ TEST_F(FramesTest, AnotherUsersConnectionIsRefused) {
   const pid_t child = fork();
   if (child == 0) {
     if (setgid(65'534) != 0 || setuid(65'534) != 0) _exit(2);
-    auto stranger = client::ConnectTo(path);
+    auto stranger = client::ConnectTo(path, 5'000);
     if (!stranger.ok()) _exit(3);
     char byte = 0;
     _exit(recv(stranger->get(), &byte, 1, 0) == 0 ? 0 : 4);

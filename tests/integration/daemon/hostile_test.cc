@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/dummy/call_pool.h"
+#include "client/dummy/dummy_get.h"
 #include "raw_client.h"
+#include "runtime/real_runtime.h"
 
 namespace mooncake::daemon {
 namespace {
@@ -16,7 +19,13 @@ class HostileTest : public RawClientTest {
   grpc::Status PutFrom(const v1::Session& session, uint64_t region, uint64_t offset, uint64_t size,
                        v1::CodesReply* reply) {
     reinterpret_cast<uint32_t*>(control_->bytes().data())[3] = 9;
+    return SendPut(session, region, offset, size, false, reply);
+  }
+
+  grpc::Status SendPut(const v1::Session& session, uint64_t region, uint64_t offset, uint64_t size,
+                       bool if_absent, v1::CodesReply* reply) {
     v1::PutRequest request;
+    request.set_if_absent(if_absent);
     *request.mutable_session() = session;
     request.mutable_keys()->set_blob("k");
     request.mutable_keys()->add_sizes(1);
@@ -139,6 +148,21 @@ TEST_F(HostileTest, ForgedRegionsAndRangesReachNothing) {
   EXPECT_EQ(victim->Get("k").value_or(""), std::string(96, '\0'));
 }
 
+TEST_F(HostileTest, APutThatIsGivenUpTakesNothingOfOthersAway) {
+  const v1::Session session = Hello();
+  Descriptor socket = Attached(session);
+  auto memory = MappedMemory::MapShared(4096, 0, false);
+  ASSERT_EQ(Ask(socket, MessageOf(SideType::kRegister, session, 1, 4096), memory->fd()), 0);
+  auto other = Client();
+  ASSERT_TRUE(other->Put("k", BytesOf("theirs")).ok());
+  // Its mark is gone from the control page all along.
+  for (const bool if_absent : {true, false}) {
+    v1::CodesReply reply;
+    ASSERT_TRUE(SendPut(session, 1, 0, 96, if_absent, &reply).ok());
+    EXPECT_EQ(other->Get("k").value_or(""), "theirs") << if_absent;
+  }
+}
+
 TEST_F(HostileTest, MalformedCallsAreRefused) {
   const v1::Session session = Hello();
   Descriptor socket = Attached(session);
@@ -206,6 +230,70 @@ TEST_F(HostileTest, ADeadClientLeavesNothing) {
   EXPECT_EQ(Count("dummy_regions", "default"), 2u);
   EXPECT_EQ(Count("dummy_leases", "default"), 0u);
   EXPECT_TRUE(survivor->Put("k", kept).ok());
+}
+
+// What a daemon says of a place that the client has not used yet.
+TEST_F(HostileTest, APlaceOutsideOfTheMemoryIsNotRead) {
+  const std::string value(100'000, 'v');
+  ASSERT_TRUE(daemon_->store().Put("k", BytesOf(value)).ok());
+  runtime::RealRuntime runtime;
+  auto link = client::Link::Connect(ClientConfig(), runtime);
+  ASSERT_TRUE(link.ok());
+  client::PlaceHints hints;
+  std::string target(value.size(), '\0');
+  const MutableBytes bytes = std::as_writable_bytes(std::span(target));
+  const std::string_view key = "k";
+  client::GetWanted wanted;
+  wanted.keys = {&key, 1};
+  wanted.limits = {value.size()};
+  wanted.targets = [&](size_t, uint64_t) { return std::span(&bytes, 1); };
+  const auto get = [&] {
+    std::fill(target.begin(), target.end(), '\0');
+    client::DummyGet get(**link, runtime, hints, wanted, "");
+    EXPECT_EQ(get.Run()[0].value_or(0), value.size());
+    EXPECT_EQ(target, value);
+  };
+  get();
+  const uint64_t hash = client::PlaceHints::KeyOf("", key);
+  const client::PlaceHints::Hint good = hints.Find({&hash, 1})[0];
+  ASSERT_EQ(good.key, hash);
+  for (const uint64_t offset : {good.offset + (1ULL << 40), ~0ULL, ~0ULL - value.size() + 1}) {
+    client::PlaceHints::Hint forged = good;
+    forged.offset = offset;
+    hints.Note({&forged, 1});
+    get();
+  }
+}
+
+// As a process that stands still leaves it.
+TEST(UnixSocket, AFullBacklogIsWaitedForWithALimit) {
+  const std::string folder = testing::TempDir() + "mc-backlog-" + std::to_string(getpid());
+  ASSERT_TRUE(client::MakeSocketFolder(folder).ok());
+  std::string path = client::SocketPath(folder, "address", "scope");
+  auto listener = client::ListenAt(&path);
+  ASSERT_TRUE(listener.ok());
+  ASSERT_EQ(listen(listener->get(), 0), 0);
+  std::vector<Descriptor> waiting;
+  while (waiting.size() < 10) {
+    auto socket = client::ConnectTo(path, 50);
+    if (!socket.ok()) {
+      EXPECT_EQ(socket.code(), ErrorCode::kBackPressure) << socket.error().ToString();
+      break;
+    }
+    waiting.push_back(*std::move(socket));
+  }
+  EXPECT_LT(waiting.size(), 10u);
+  client::CallPool pool;
+  pool.Open({path, 1, 2});
+  EXPECT_EQ(pool.Take(client::CallPool::Caller::kWaits, 100), nullptr);
+  EXPECT_EQ(pool.Take(client::CallPool::Caller::kWaits, 0), nullptr);
+  // Another daemon takes no socket that is served, however slowly.
+  std::string other = path;
+  EXPECT_TRUE(client::ListenAt(&other).ok());
+  EXPECT_EQ(other, path + ".1");
+  unlink(other.c_str());
+  unlink(path.c_str());
+  rmdir(folder.c_str());
 }
 
 TEST(SocketFolder, MustBelongToThisUserAlone) {

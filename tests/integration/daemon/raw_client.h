@@ -46,9 +46,8 @@ class RawClientTest : public DaemonTest {
   }
 
   Descriptor Connect() {
-    auto socket = client::ConnectTo(daemon_->socket_path());
+    auto socket = client::ConnectTo(daemon_->socket_path(), 5'000);
     EXPECT_TRUE(socket.ok());
-    client::SetSocketTimeout(socket->get(), 5'000);
     return socket.ok() ? *std::move(socket) : Descriptor();
   }
 

@@ -7,6 +7,7 @@
 
 #include "client/config/config_parse.h"
 #include "client/config/config_table.h"
+#include "mooncake/dummy.h"
 
 namespace mooncake {
 namespace {
@@ -199,6 +200,21 @@ TEST(Config, ReplicaCountZeroMeansOne) {
   EXPECT_EQ(ConfigFromValues(Values({{"replica_count", "0"}}), {})->replica_count, 1U);
   EXPECT_THAT(ErrorOf({{"replica_count", "-1"}}), HasSubstr("replica_count"));
   EXPECT_THAT(ErrorOf({{"route_topk", "1"}}), HasSubstr("route_topk"));
+}
+
+TEST(Config, VariablesThatAskForTlsAreRefused) {
+  for (const char* name :
+       {"MC_STORE_RS_TLS_CERT_FILE", "MC_STORE_RS_TLS_KEY_FILE", "MC_STORE_RS_TLS_CA_FILE"}) {
+    const std::map<std::string, std::string> dummy = {{"server_address", "127.0.0.1:1"}};
+    for (const Error& error : {ConfigFromValues(Values(), {{name, "/x.pem"}}).error(),
+                               DummyConfigFromValues(dummy, {{name, "/x.pem"}}).error()}) {
+      EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+      EXPECT_NE(error.context.find(name), std::string::npos) << error.context;
+      EXPECT_NE(error.context.find("TLS is not supported"), std::string::npos) << error.context;
+    }
+    EXPECT_TRUE(ConfigFromValues(Values(), {{name, ""}}).ok());
+    EXPECT_TRUE(DummyConfigFromValues(dummy, {{name, ""}}).ok());
+  }
 }
 
 TEST(Config, SecretMayComeFromAFile) {
