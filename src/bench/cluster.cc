@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "bench/cpus.h"
 #include "bench/raw_server.h"
 #include "runtime/real_runtime.h"
 
@@ -153,11 +154,14 @@ Status Cluster::Open(const Options& options, uint64_t stored_bytes) {
   const uint64_t bytes = options.segment_bytes != 0 ? options.segment_bytes : stored_bytes;
   // One child in any case, for the bare connections that are measured beside the store's.
   const uint32_t storing = remote ? options.storage_processes : 0;
+  const CpuSplit cpus = CpuSplit::OfThisProcess();
+  if (options.Splits()) cpus.BindToServers();
   for (uint32_t i = 0; i < std::max(storing, 1u); ++i) {
     const uint64_t segment_bytes = i < storing ? bytes : 0;
     MC_TRY(auto process, StorageProcess::Start({url, options.cluster_secret, segment_bytes}));
     processes_.push_back(std::move(process));
   }
+  if (options.Splits()) cpus.BindToClients();
   writers_ = options.writers;
   readers_ = options.readers;
   // Where storage is remote, who writes is not who reads.

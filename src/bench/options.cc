@@ -57,6 +57,9 @@ void AddCluster(CLI::App& app, Options& options) {
   Add(app, "--readers", options.readers, "clients that read")->check(CLI::Range(1u, kClientsMax));
   Add(app, "--concurrency", options.concurrency, "threads, spread over the clients")
       ->check(CLI::Range(1u, kThreadsMax));
+  Add(app, "--pin", options.pin,
+      "split: clients and storage processes on half of the processors each; auto: with one thread")
+      ->check(CLI::IsMember({"auto", "split", "none"}));
   AddSize(app, "--value-size", options.value_bytes, "bytes of a value");
   Add(app, "--duration", options.duration_s, "seconds to run; 0: see the other options")
       ->check(CLI::Range(0.0, kDurationMax));

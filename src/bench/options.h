@@ -21,6 +21,7 @@ struct Options {
   uint64_t segment_bytes = 0;      // 0: what the keys need.
   uint32_t writers = 1;            // Clients; threads are spread over them.
   uint32_t readers = 1;
+  std::string pin = "auto";  // split: clients and storage on processors of their own; none.
 
   // The work.
   std::string mode = "mixed";  // put | get | mixed.
@@ -39,6 +40,8 @@ struct Options {
 
   bool Writes() const { return mode != "get"; }
   bool Reads() const { return mode != "put"; }
+  // One call at a time measures latency, where it matters which processors take part.
+  bool Splits() const { return pin == "split" || (pin == "auto" && concurrency == 1); }
   uint32_t WriteBatch() const { return write_interface.starts_with("batch_") ? batch_size : 1; }
   uint32_t ReadBatch() const { return read_interface.starts_with("batch_") ? batch_size : 1; }
 };

@@ -107,6 +107,7 @@ std::string BenchReport(const Options& options, const Outcome& outcome, const Li
   if (options.Writes()) json["write_interface"] = options.write_interface;
   if (options.Reads()) json["read_interface"] = options.read_interface;
   json["concurrency"] = options.concurrency;
+  json["pinned"] = options.Splits();
   json["value_size"] = options.value_bytes;
   json["batch_size"] = std::max(options.Writes() ? options.WriteBatch() : 1,
                                 options.Reads() ? options.ReadBatch() : 1);
