@@ -230,7 +230,8 @@ constexpr uint32_t kIdlePins = 2;
 
 }  // namespace
 
-std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<uint32_t> wanted) {
+std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<uint32_t> wanted,
+                                                size_t keep) {
   Segment* fullest = wanted ? SegmentAt(*wanted) : nullptr;
   double most = -1;
   if (!wanted) {
@@ -246,6 +247,7 @@ std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<ui
   if (fullest == nullptr) return victims;
   uint64_t taken = 0;
   size_t counted = 0;
+  size_t most_victims = 0;
   auto evictable = [](const eviction::ClockEntry& entry) {
     return static_cast<const Extent&>(entry).pins() <= kIdlePins;
   };
@@ -254,9 +256,10 @@ std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<ui
       const auto& extent = static_cast<const Extent&>(*entries[counted]);
       taken += allocator::ExtentAllocator::RoundUp(extent.size_);
     }
-    return taken >= bytes;
+    return taken >= bytes || counted >= most_victims;
   };
   base::MutexLock lock(fullest->ring_mu);
+  most_victims = fullest->ring.size() - std::min(keep, fullest->ring.size());
   for (eviction::ClockEntry* entry : fullest->ring.TakeVictims(evictable, enough)) {
     victims.emplace_back(static_cast<Extent*>(entry));
   }

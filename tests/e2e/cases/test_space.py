@@ -11,7 +11,7 @@ from typing import Any
 import case_jobs
 import pytest
 from mooncake.store import BufferPool, MooncakeDistributedStore, ReplicateConfig
-from support import LONG, MIB, ProcessView, at_most, eventually, value_of
+from support import LONG, MIB, ProcessView, at_most, eventually, settle, value_of
 
 ROUTER = {
     "global_segment_size": 0,
@@ -31,6 +31,19 @@ def used(node: Any) -> int:
 
 def in_store(store: Any, keys: list[str]) -> list[str]:
     return [key for key, found in zip(keys, store.batch_is_exist(keys)) if found == 1]
+
+
+# --- Large values -------------------------------------------------------------------------------
+
+
+def test_a_value_above_the_watermark_stays(redis: Any, open_store: Callable[..., Any]) -> None:
+    """ME-02's kind: what was accepted is not thrown out for its size alone."""
+    owner = open_store(redis.url, **owner_settings("one", 64 * MIB))
+    large = value_of("large", 0, 61 * MIB)
+    assert owner.put("small", b"1") == 0
+    assert owner.put("large", large) == 0
+    settle(1)  # Several looks of the evictor.
+    assert owner.get("large") == large
 
 
 # --- Bursts -------------------------------------------------------------------------------------

@@ -118,6 +118,16 @@ TEST_F(ExtentStoreTest, VictimsAddUpToWhatWasAskedForAndComeOnce) {
   EXPECT_EQ(store_.TakeVictims(1 << 20, std::nullopt).size(), 3u);
 }
 
+TEST_F(ExtentStoreTest, TheNewestIsKeptWhenAsked) {
+  Live(store_, "old", 1000);
+  Live(store_, "new", 1000);
+  const auto victims = store_.TakeVictims(1 << 20, std::nullopt, 1);
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(victims[0]->ref().key, "old");
+  EXPECT_TRUE(store_.TakeVictims(1 << 20, std::nullopt, 1).empty());
+  EXPECT_EQ(store_.TakeVictims(1 << 20, std::nullopt).size(), 1u);
+}
+
 TEST_F(ExtentStoreTest, AVictimGivenBackIsAVictimAgain) {
   Live(store_, "k", 1000);
   store_.GiveBack(*store_.TakeVictims(1, std::nullopt)[0]);
