@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,7 @@ class Load:
         self._store, self._size = store, size
         self._stop = threading.Event()
         self._lock = threading.Lock()
+        self._times: deque[float] = deque(maxlen=100_000)
         self.report: dict[str, Any] = {
             "calls": 0,
             "failed_puts": 0,
@@ -85,7 +87,8 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        return self.report
+        times = sorted(self._times)
+        return {**self.report, "p99_s": times[len(times) * 99 // 100] if times else 0.0}
 
     def _run(self, keys: list[str]) -> None:
         possible: dict[str, list[bytes]] = {key: [] for key in keys}
@@ -115,6 +118,7 @@ class Load:
         answer = call(*args)
         taken = time.monotonic() - start
         with self._lock:
+            self._times.append(taken)
             self.report["calls"] += 1
             self.report["slowest_s"] = max(self.report["slowest_s"], taken)
         return answer

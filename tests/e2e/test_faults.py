@@ -170,6 +170,29 @@ def test_a_node_that_stood_still_longer_than_its_lease_comes_back(cluster: Clust
     eventually(takes_part, LEASE_S + SLACK_S)
 
 
+def test_a_node_that_stands_still_slows_the_others_for_one_stall(cluster: Cluster) -> None:
+    """After the stall limit and a second the p99 of the others is what it was."""
+
+    cluster.a.stop()
+    reports = []
+    for name, seconds in (("meanwhile", STALL_S + 1), ("after", 57 if LONG else 2 * LEASE_S)):
+        cluster.writer.start_load(name, threads=4)
+        time.sleep(seconds)
+        reports.append(cluster.writer.stop_load())
+        assert (reports[-1]["wrong"], reports[-1]["errors"]) == ([], [])
+    # Far below what one more wait for the silent node would take.
+    assert reports[-1]["calls"] > 20 and reports[-1]["p99_s"] < STALL_S / 4
+    cluster.a.cont()
+    on_a = ReplicateConfig(preferred_storage_owners=["a"], prefer_local=False)
+
+    def serves_again() -> bool:
+        assert cluster.writer.put("again", b"x", on_a) == 0
+        return cluster.reader.query_route("again")["replicas"][0]["owner"].startswith("a:")
+
+    eventually(serves_again, 2 * LEASE_S + SLACK_S)
+    assert cluster.reader.get("again") == b"x"
+
+
 def test_a_silent_peer_costs_its_limit_once(cluster: Cluster) -> None:
     on_a, on_b = keys_of("on a", 20), keys_of("on b", 20)
     cluster.put_on("a", on_a)
