@@ -176,10 +176,12 @@ PyObject* Heartbeat(PyObject* self, const CallArgs& args) {
   }
   const Call call(self, "heartbeat");
   if (!call) return nullptr;
+  std::optional<uint64_t> expires;
+  if (given[0] != nullptr) expires = expires_at_ms;
   Status status;
   {
     WithoutGil released;
-    status = call->Heartbeat();
+    status = call->Heartbeat(expires);
   }
   return ZeroOrRaise(status);
 }
@@ -253,8 +255,10 @@ const PyMethodDef kMethods[] = {
     Method<Heartbeat>(
         "heartbeat",
         "heartbeat($self, expires_at_ms=None)\n--\n\n"
-        "Renew the lease now; it is renewed in the background anyway. Returns 0." MC_CALL_ERRORS
-        "\n\nExample:\n"
+        "Renew the lease now; it is renewed in the background anyway. Returns 0.\n\n"
+        "expires_at_ms, in milliseconds since 1970: when the lease would end if this was its last\n"
+        "renewal. As far ahead of now as that is, at least 1 ms, all later renewals move "
+        "it." MC_CALL_ERRORS "\n\nExample:\n"
         "    >>> store.heartbeat()\n"
         "    0\n"),
     Method<PoolCapacity>(

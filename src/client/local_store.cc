@@ -14,6 +14,8 @@ namespace mooncake::client {
 
 namespace {
 
+constexpr uint64_t kLeaseMsMax = 316'224'000'000;  // As of the setting lease_ttl_ms: ten years.
+
 Error NotOpen() { return InvalidState("the store is not set up, or it has been closed"); }
 
 Status CheckKey(std::string_view key) {
@@ -37,7 +39,7 @@ LocalStore::LocalStore(const StoreConfig& config, StoreParts parts)
       calls_(*parts_.metrics, config.request_timeout_ms, config.tenant),
       core_(parts_.node->core()),
       own_scope_(core_.scopes.Intern(ScopeFor({}))),
-      gauges_(*parts_.metrics, core_, config_),
+      gauges_(*parts_.metrics, core_),
       source_(std::make_unique<obs::MetricsHub::Source>(obs::MetricsHub::OfProcess(), config.tenant,
                                                         [this] { return ReadMetrics(); })) {}
 
@@ -399,10 +401,13 @@ std::string LocalStore::Hostname() const { return parts_.node->endpoint(); }
 
 std::string LocalStore::NodeName() const { return parts_.node->name(); }
 
-Status LocalStore::Heartbeat() {
+Status LocalStore::Heartbeat(std::optional<uint64_t> expires_at_ms) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return NotOpen();
-  return parts_.node->Heartbeat();
+  if (!expires_at_ms) return parts_.node->Heartbeat();
+  const uint64_t now_ms = parts_.node->core().runtime.WallMs();
+  const uint64_t ahead_ms = *expires_at_ms - std::min(*expires_at_ms, now_ms);
+  return parts_.node->Heartbeat(std::clamp<uint64_t>(ahead_ms, 1, kLeaseMsMax));
 }
 
 obs::MetricSet LocalStore::ReadMetrics() {

@@ -58,7 +58,7 @@ class LocalStore final : public Store {
 
   std::string Hostname() const override;
   std::string NodeName() const override;
-  Status Heartbeat() override;
+  Status Heartbeat(std::optional<uint64_t> expires_at_ms) override;
   std::vector<SegmentInfo> ListSegments(bool all) override;
   Status SetState(std::string_view state) override;
   Result<SegmentInfo> ExpandLocalMemory(uint64_t bytes) override;

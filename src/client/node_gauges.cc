@@ -15,11 +15,8 @@ constexpr double kHidden = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
-NodeGauges::NodeGauges(Metrics& metrics, node::Core& core, const StoreConfig& config)
-    : metrics_(metrics),
-      core_(core),
-      lease_ttl_ms_(config.lease_ttl_ms),
-      name_(core.membership.self_name()) {
+NodeGauges::NodeGauges(Metrics& metrics, node::Core& core)
+    : metrics_(metrics), core_(core), name_(core.membership.self_name()) {
   // Counters that are looked up when they are needed, from the start.
   const auto baseline = [&](const char* family, std::initializer_list<const char*> results) {
     for (const char* result : results) metrics.GetCounter(family, {{"result", result}});
@@ -55,7 +52,7 @@ void NodeGauges::RefreshRuntime() {
   const uint64_t age_ms = core_.membership.LeaseAgeMs();
   Set("runtime_lease_age_ms", static_cast<double>(age_ms));
   Set("runtime_lease_expires_at_ms", static_cast<double>(core_.runtime.WallMs()) +
-                                         static_cast<double>(lease_ttl_ms_) -
+                                         static_cast<double>(core_.membership.lease_ttl_ms()) -
                                          static_cast<double>(age_ms));
   const node::ViewPtr view = core_.view();
   uint64_t reachable = 0;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "mooncake/config.h"
 #include "node/core.h"
 #include "obs/metrics.h"
 
@@ -14,7 +13,7 @@ namespace mooncake::client {
 
 class NodeGauges {
  public:
-  NodeGauges(Metrics& metrics, node::Core& core, const StoreConfig& config);
+  NodeGauges(Metrics& metrics, node::Core& core);
 
   // Sets all of them. Thread-safe; waits for no port.
   void Refresh();
@@ -27,7 +26,6 @@ class NodeGauges {
 
   Metrics& metrics_;
   node::Core& core_;
-  const uint64_t lease_ttl_ms_;
   const std::string name_;
   base::Mutex mu_;
   // By name and state, ever shown.

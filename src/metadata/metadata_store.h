@@ -136,6 +136,10 @@ class MetadataStore {
   // later ones fail at once. For a node that leaves beside a service that hangs. A later call
   // moves the limit, either way. Does nothing where calls do not wait.
   virtual void EndBy(uint64_t /*deadline_ms*/) {}
+
+  // Whether the last call failed because the service refuses the user, the password or the
+  // database: the same call will fail again until somebody changes the one or the other.
+  virtual bool Denies() const { return false; }
 };
 
 }  // namespace mooncake

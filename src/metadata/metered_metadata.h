@@ -56,6 +56,7 @@ class MeteredMetadata final : public MetadataStore {
                    [&] { return inner_->PutDocument(name, text, expected_version); });
   }
   void EndBy(uint64_t deadline_ms) override { inner_->EndBy(deadline_ms); }
+  bool Denies() const override { return inner_->Denies(); }
 
  private:
   static constexpr size_t kSpanPrefixSize = sizeof("metadata.") - 1;

@@ -129,6 +129,11 @@ void ServeNotice(Core& core, const v1::NoticeRequest& request, v1::NoticeReply* 
       core.extents.Commit(*pin, request.versions(i));
     }
   }
+  for (const v1::Replica& place : request.abandoned()) {
+    if (ExtentPin pin = core.extents.Find(place.segment(), place.offset(), place.generation())) {
+      pin->Abandon(core.runtime.NowMs());
+    }
+  }
   for (const v1::Replica& place : request.retired()) {
     if (ExtentPin pin = core.extents.Find(place.segment(), place.offset(), place.generation())) {
       core.extents.Retire(*pin);
@@ -163,6 +168,67 @@ std::vector<bool> SlotSet(const google::protobuf::RepeatedField<uint32_t>& slots
   return set;
 }
 
+// Cursors say where a page begins: the shard in the upper bits, and in it the first entry in an
+// order that stays the same from page to page. 0: the beginning.
+constexpr int kPullShardBits = 8;
+constexpr int kInventoryShardBits = 6;
+static_assert(RouteTable::kShards == 1 << kPullShardBits);
+static_assert(ExtentStore::kIndexShards == 1 << kInventoryShardBits);
+
+// A shard's routes differ in all bits of the hash but those that make the shard.
+uint64_t PullOrder(const KeyedRoute& keyed) {
+  constexpr uint64_t kLow = (uint64_t{1} << 48) - 1;
+  return (keyed.ref.hash & kLow) | (keyed.ref.hash >> 56 << 48);
+}
+
+uint64_t InventoryOrder(const ExtentPin& extent) { return extent->place().generation; }
+
+// Fills the page of a reply, shard after shard, until it is full.
+class PageWriter {
+ public:
+  PageWriter(uint64_t cursor, int shard_bits)
+      : order_bits_(64 - shard_bits),
+        shard_(cursor >> order_bits_),
+        order_(cursor & ((uint64_t{1} << order_bits_) - 1)) {}
+
+  size_t shard() const { return shard_; }
+  bool full() const { return IsFull(items_, bytes_); }
+  // The cursor of the next page; 0: this was the last.
+  uint64_t next(size_t shards) const {
+    return shard_ < shards ? (uint64_t{shard_} << order_bits_) | order_ : 0;
+  }
+
+  // What is left of the shard, or as much of it as its bytes allow. Their number alone cuts
+  // between shards only, as each page looks through the whole shard. `order` is unique in a shard,
+  // or the entries that share it are few; `write` returns the bytes that an entry takes.
+  template <typename Entry, typename Order, typename Write>
+  void WriteShard(std::span<const Entry> entries, const Order& order, const Write& write) {
+    std::vector<std::pair<uint64_t, const Entry*>> sorted;
+    for (const Entry& entry : entries) {
+      if (order(entry) >= order_) sorted.emplace_back(order(entry), &entry);
+    }
+    std::sort(sorted.begin(), sorted.end());
+    for (const auto& [at, entry] : sorted) {
+      if (at != order_ && bytes_ >= kKeyBytesPerMessageMax) {
+        order_ = at;
+        return;
+      }
+      bytes_ += write(*entry);
+      ++items_;
+      order_ = at;
+    }
+    ++shard_;
+    order_ = 0;
+  }
+
+ private:
+  const int order_bits_;
+  size_t shard_;
+  uint64_t order_;
+  size_t items_ = 0;
+  uint64_t bytes_ = 0;
+};
+
 }  // namespace
 
 void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply, bool* valid) {
@@ -183,16 +249,15 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
     core.membership.ReapplySoon();
   }
   ScopeColumn scopes(core.scopes, reply->mutable_scopes());
-  size_t shard = request.cursor();
-  for (;
-       shard < RouteTable::kShards && reply->routes_size() < static_cast<int>(kItemsPerMessageMax);
-       ++shard) {
-    for (const KeyedRoute& keyed :
-         core.routes.Export(shard, [&](routing::Slot slot) { return wanted[slot]; })) {
-      WriteKeyedRoute(keyed, scopes, core.names, reply->add_routes());
-    }
+  PageWriter page(request.cursor(), kPullShardBits);
+  while (page.shard() < RouteTable::kShards && !page.full()) {
+    const std::vector<KeyedRoute> routes =
+        core.routes.Export(page.shard(), [&](routing::Slot slot) { return wanted[slot]; });
+    page.WriteShard<KeyedRoute>(routes, PullOrder, [&](const KeyedRoute& keyed) {
+      return WriteKeyedRoute(keyed, scopes, core.names, reply->add_routes());
+    });
   }
-  reply->set_next_cursor(shard < RouteTable::kShards ? shard : 0);
+  reply->set_next_cursor(page.next(RouteTable::kShards));
 }
 
 void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::InventoryReply* reply,
@@ -201,22 +266,22 @@ void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::Invento
   *valid = !wanted.empty();
   if (!*valid) return;
   ScopeColumn scopes(core.scopes, reply->mutable_scopes());
-  size_t shard = request.cursor();
-  for (; shard < ExtentStore::kIndexShards &&
-         reply->routes_size() < static_cast<int>(kItemsPerMessageMax);
-       ++shard) {
-    for (const ExtentPin& extent : core.extents.ShardExtents(shard)) {
-      const KeyRef ref = extent->ref();
-      if (extent->state() != ExtentState::kLive || !wanted[ref.slot()]) continue;
+  PageWriter page(request.cursor(), kInventoryShardBits);
+  while (page.shard() < ExtentStore::kIndexShards && !page.full()) {
+    std::vector<ExtentPin> extents = core.extents.ShardExtents(page.shard());
+    std::erase_if(extents, [&](const ExtentPin& extent) {
+      return extent->state() != ExtentState::kLive || !wanted[extent->ref().slot()];
+    });
+    page.WriteShard<ExtentPin>(extents, InventoryOrder, [&](const ExtentPin& extent) {
       KeyedRoute keyed;
-      keyed.ref = ref;
-      keyed.key = std::string(ref.key);
+      keyed.ref = extent->ref();
+      keyed.key = std::string(keyed.ref.key);
       keyed.route = {extent->version(),      extent->size(),           extent->checksum(),
                      extent->has_checksum(), extent->wants_soft_pin(), {extent->place()}};
-      WriteKeyedRoute(keyed, scopes, core.names, reply->add_routes());
-    }
+      return WriteKeyedRoute(keyed, scopes, core.names, reply->add_routes());
+    });
   }
-  reply->set_next_cursor(shard < ExtentStore::kIndexShards ? shard : 0);
+  reply->set_next_cursor(page.next(ExtentStore::kIndexShards));
 }
 
 void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* reply,

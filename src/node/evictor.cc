@@ -95,6 +95,7 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
     v1::CheckRequest request;
     std::unique_ptr<ScopeColumn> scopes;
     std::vector<ExtentPin> victims;
+    uint64_t bytes = 0;
   };
   const ViewPtr view = core_->view();
   std::map<routing::NodeIndex, Batch> batches;
@@ -107,6 +108,10 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
       continue;
     }
     Batch& batch = batches[ranks[0]];
+    if (IsFull(batch.victims.size(), batch.bytes)) {
+      core_->extents.GiveBack(*victim);
+      continue;
+    }
     if (!batch.scopes) {
       batch.scopes = std::make_unique<ScopeColumn>(core_->scopes, batch.request.mutable_scopes());
       core_->peers.FillOrigin(false, batch.request.mutable_origin());
@@ -116,7 +121,7 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
     keyed.ref = victim->ref();
     keyed.key = std::string(keyed.ref.key);
     keyed.route.replicas = {victim->place()};
-    WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_extents());
+    batch.bytes += WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_extents());
     batch.victims.push_back(victim);
   }
   std::vector<const routing::ViewNode*> peers;

@@ -47,6 +47,9 @@ class Extent : public eviction::ClockEntry {
   bool wants_soft_pin() const { return soft_pin_; }
   NameIndex writer() const { return writer_; }
   uint64_t created_ms() const { return created_ms_; }
+  // When its writer gave it up without knowing whether it is published; 0: it did not.
+  uint64_t abandoned_ms() const { return abandoned_ms_.load(std::memory_order_relaxed); }
+  void Abandon(uint64_t now_ms) { abandoned_ms_.store(now_ms, std::memory_order_relaxed); }
   uint32_t pins() const { return pins_.load(std::memory_order_relaxed); }
 
   // REQUIRES: reserved, and the caller is the only one who writes it.
@@ -66,6 +69,7 @@ class Extent : public eviction::ClockEntry {
   uint64_t key_hash_ = 0;
   uint64_t checksum_ = 0;
   uint64_t created_ms_ = 0;
+  std::atomic<uint64_t> abandoned_ms_{0};
   std::atomic<Version> version_{0};
   std::string key_;
   ScopeIndex scope_ = 0;

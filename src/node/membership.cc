@@ -11,21 +11,16 @@ namespace mooncake::node {
 namespace {
 constexpr uint64_t kJoinRetryMs = 200;
 constexpr uint64_t kBeatRetryMs = 500;
+constexpr uint64_t kBeatMinMs = 200;  // However short the lease: the service is everybody's.
 // Whoever hears that a service came back empty registers again, which is everybody at once.
 constexpr uint64_t kBeatSpreadMs = 500;
-constexpr size_t kSuspicionsMax = 4096;
-constexpr uint64_t kTickMs = 250;
-// How long this process may stand still before its slots may have moved: half of the lease, as a
-// third of it may have passed since the last heartbeat, and half of the stall limit after which
-// peers by default report a silent node.
-constexpr uint64_t kStillMinMs = 4 * kTickMs;
-constexpr uint64_t kStillMaxMs = 5'000;
 constexpr uint64_t kAskAgainMs = 50;
 }  // namespace
 
 Membership::Membership(const MembershipOptions& options, Runtime& runtime, MetadataStore& metadata,
                        Metrics& metrics)
     : options_(options),
+      lease_ttl_ms_(options.lease_ttl_ms),
       runtime_(runtime),
       metadata_(metadata),
       metrics_(metrics),
@@ -83,7 +78,7 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
     replace = answer == HolderAnswer::kGone;
   }
   const uint64_t asked_ms = runtime_.NowMs();
-  auto acquired = metadata_.Acquire(record, options_.lease_ttl_ms, beside, replace);
+  auto acquired = metadata_.Acquire(record, lease_ttl_ms(), beside, replace);
   if (!acquired) return std::move(acquired).error();  // A conflict here is a race: look again.
   base::MutexLock lock(mu_);
   record_ = record;
@@ -102,7 +97,8 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
     Status status = TryJoin(record, succeed, ask, &retry);
     if (status.ok()) return FetchView();
     const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms;
-    if (!retry || late || runtime_.Interrupted()) return status;
+    const bool denied = status.code() == ErrorCode::kMetadata && metadata_.Denies();
+    if (!retry || denied || late || runtime_.Interrupted()) return status;
     runtime_.SleepMs(kJoinRetryMs);
   }
 }
@@ -144,7 +140,7 @@ Result<uint64_t> Membership::Leave() {
 Status Membership::Renew() {
   const LeaseRecord record = this->record();
   const uint64_t asked_ms = runtime_.NowMs();
-  auto renewed = metadata_.Renew(record, options_.lease_ttl_ms);
+  auto renewed = metadata_.Renew(record, lease_ttl_ms());
   if (!renewed) return std::move(renewed).error();
   lease_confirmed_ms_.store(asked_ms);
   if (renewed->recreated) RestorePolicy();
@@ -156,13 +152,6 @@ Status Membership::Renew() {
     RefreshSoon();
   }
   return Ok();
-}
-
-// It was this node that others could not reach: what it took for silence says nothing of them.
-void Membership::ForgetSuspicions() {
-  base::MutexLock lock(mu_);
-  suspicions_.clear();
-  suspect_count_.store(0);
 }
 
 void Membership::KeepPolicy(const RoutePolicy& policy) {
@@ -179,7 +168,20 @@ void Membership::RestorePolicy() {
   if (policy) (void)metadata_.PutRoutePolicyIfAbsent(*policy);  // Else the next node does it.
 }
 
-Status Membership::HeartbeatNow() { return Renew(); }
+Status Membership::HeartbeatNow(std::optional<uint64_t> ttl_ms) {
+  if (ttl_ms) lease_ttl_ms_.store(std::max<uint64_t>(1, *ttl_ms));
+  Status status = Renew();
+  if (ttl_ms) beat_->Set();  // The interval follows from it.
+  return status;
+}
+
+// As configured, or a third of a lease that is no longer than that.
+uint64_t Membership::HeartbeatIntervalMs() const {
+  const uint64_t ttl_ms = lease_ttl_ms();
+  const uint64_t interval_ms = options_.heartbeat_interval_ms;
+  if (interval_ms < ttl_ms) return interval_ms;
+  return std::max({ttl_ms / 3, std::min(interval_ms, kBeatMinMs), uint64_t{1}});
+}
 
 Status Membership::Update(const std::function<void(LeaseRecord&)>& change) {
   {
@@ -224,8 +226,7 @@ void Membership::HeartbeatLoop() {
     if (stop_.load()) return;
     const Status status = Renew();
     NoteHeartbeat(status);
-    wait_ms = status.ok() ? options_.heartbeat_interval_ms
-                          : kBeatRetryMs + runtime_.Random() % kBeatRetryMs;
+    wait_ms = status.ok() ? HeartbeatIntervalMs() : kBeatRetryMs + runtime_.Random() % kBeatRetryMs;
   }
 }
 
@@ -245,7 +246,7 @@ void Membership::NotePoll(uint64_t asked_ms, bool ok) {
     return;
   }
   const uint64_t since_ms = std::exchange(outage_since_ms_, 0);
-  if (since_ms != 0 && asked_ms > since_ms + options_.lease_ttl_ms / 3) {
+  if (since_ms != 0 && asked_ms > since_ms + lease_ttl_ms() / 3) {
     outage_ended_ms_ = runtime_.NowMs();
   }
 }
@@ -306,10 +307,10 @@ Status Membership::FetchView() {
   }
   const uint64_t now_ms = runtime_.NowMs();
   // A service that was away for long lets every lease lapse: nobody could renew.
-  const bool lapsed = outage_ended_ms_ != 0 && now_ms < outage_ended_ms_ + options_.lease_ttl_ms;
+  const bool lapsed = outage_ended_ms_ != 0 && now_ms < outage_ended_ms_ + lease_ttl_ms();
   for (const NodeId& id : changes.gone) {
     if (lapsed && members_.contains(id)) {
-      unconfirmed_.try_emplace(id, now_ms + options_.lease_ttl_ms);
+      unconfirmed_.try_emplace(id, now_ms + lease_ttl_ms());
       if (id == self()) beat_->Set();
       continue;
     }
@@ -325,7 +326,7 @@ Status Membership::FetchView() {
 // A service that came back empty must not empty the cluster: a live node recreates its lease
 // with its next heartbeat, and until one lease has passed it stays in the view.
 void Membership::KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous) {
-  const uint64_t until_ms = runtime_.NowMs() + options_.lease_ttl_ms;
+  const uint64_t until_ms = runtime_.NowMs() + lease_ttl_ms();
   for (const auto& [id, lease] : previous) {
     if (members_.contains(id)) continue;
     const auto next = members_.upper_bound(id);
@@ -357,6 +358,7 @@ void Membership::Install(uint64_t revision) {
   const ViewPtr after = builder_.Build(revision, std::move(leases));
   if (on_view_) on_view_(before, after);
   view_.store(after, std::memory_order_release);
+  NoteRoutes(*after);
   base::MutexLock lock(mu_);
   std::erase_if(suspicions_, [&](const auto& entry) {
     const routing::NodeIndex index = after->Find(entry.first);
@@ -365,6 +367,21 @@ void Membership::Install(uint64_t revision) {
     return entry.second.reported && !after->node(index).lease.suspect;
   });
   suspect_count_.store(static_cast<int>(suspicions_.size()));
+}
+
+void Membership::NoteRoutes(const routing::ClusterView& view) {
+  const bool anybody = std::any_of(view.nodes().begin(), view.nodes().end(),
+                                   [](const routing::ViewNode& node) { return node.routes; });
+  if (anybody) {
+    nobody_since_ms_.store(0);
+  } else if (nobody_since_ms_.load() == 0) {
+    nobody_since_ms_.store(std::max<uint64_t>(1, runtime_.NowMs()));
+  }
+}
+
+uint64_t Membership::NobodyForMs() const {
+  const uint64_t since_ms = nobody_since_ms_.load();
+  return since_ms == 0 ? 0 : runtime_.NowMs() - since_ms + 1;
 }
 
 bool Membership::RefreshTo(uint64_t revision, uint64_t deadline_ms) {
@@ -389,102 +406,6 @@ void Membership::RefreshSoon() { refresh_->Set(); }
 void Membership::ReapplySoon() {
   reapply_.store(true);
   refresh_->Set();
-}
-
-void Membership::Suspect(const NodeId& id, bool gone) {
-  if (view()->Find(id) == routing::kNoNode) return;  // It is out already.
-  const uint64_t now_ms = runtime_.NowMs();
-  base::MutexLock lock(mu_);
-  if (id == record_.id || suspicions_.size() >= kSuspicionsMax) return;
-  Suspicion& suspicion = suspicions_[id];
-  if (suspicion.since_ms == 0) suspicion.since_ms = now_ms;
-  if (now_ms >= suspicion.until_ms) suspicion.reported = false;
-  suspicion.until_ms = now_ms + options_.quarantine_ms;
-  suspicion.gone = gone;
-  suspect_count_.store(static_cast<int>(suspicions_.size()));
-  if (!suspicion.reported) refresh_->Set();
-}
-
-void Membership::Trust(const NodeId& id) {
-  if (suspect_count_.load(std::memory_order_relaxed) == 0) return;
-  base::MutexLock lock(mu_);
-  suspicions_.erase(id);
-  suspect_count_.store(static_cast<int>(suspicions_.size()));
-}
-
-bool Membership::KnownGone(const NodeId& id) const {
-  base::MutexLock lock(mu_);
-  const auto found = suspicions_.find(id);
-  return found != suspicions_.end() && found->second.gone;
-}
-
-bool Membership::Suspected(const NodeId& id) const { return SuspectedForMs(id) > 0; }
-
-uint64_t Membership::SuspectedForMs(const NodeId& id) const {
-  if (suspect_count_.load(std::memory_order_relaxed) == 0) return 0;
-  const uint64_t now_ms = runtime_.NowMs();
-  base::MutexLock lock(mu_);
-  auto found = suspicions_.find(id);
-  if (found == suspicions_.end() || now_ms >= found->second.until_ms) return 0;
-  return now_ms - found->second.since_ms + 1;
-}
-
-void Membership::ReportSuspicions() {
-  std::vector<NodeId> unreported;
-  {
-    base::MutexLock lock(mu_);
-    const uint64_t now_ms = runtime_.NowMs();
-    for (auto& [id, suspicion] : suspicions_) {
-      if (suspicion.until_ms <= now_ms) continue;  // Old news by now.
-      if (!std::exchange(suspicion.reported, true)) unreported.push_back(id);
-    }
-  }
-  for (const NodeId& id : unreported) {
-    obs::LogRateLimited(obs::LogLevel::kWarning, "membership.suspect",
-                        fmt::format("node {} does not serve its data port", id.ToString()));
-    if (metadata_.ReportSuspect(id).ok()) continue;
-    base::MutexLock lock(mu_);
-    if (auto found = suspicions_.find(id); found != suspicions_.end()) {
-      found->second.reported = false;  // Again at the next poll.
-    }
-  }
-}
-
-void Membership::TickLoop() {
-  while (!stop_.load()) {
-    tick_->WaitUntil(runtime_.NowMs() + kTickMs);
-    if (TickIsLate()) stood_still_ms_.store(runtime_.NowMs());
-    if (Frozen()) {
-      lease_was_lost_.store(true);
-      reapply_.store(true);
-      freezes_.fetch_add(1);
-      frozen_.store(true);
-      refresh_->Set();
-    }
-    last_tick_ms_.store(runtime_.NowMs());
-  }
-}
-
-bool Membership::TickIsLate() const {
-  const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
-  return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&
-         runtime_.NowMs() > last_ms + kStillMinMs;
-}
-
-bool Membership::StoodStillSince(uint64_t since_ms) const {
-  return TickIsLate() || stood_still_ms_.load(std::memory_order_relaxed) >= since_ms;
-}
-
-bool Membership::Frozen() const {
-  if (frozen_.load(std::memory_order_relaxed)) return true;
-  const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
-  const uint64_t limit_ms = std::clamp(options_.lease_ttl_ms / 2, kStillMinMs, kStillMaxMs);
-  return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&
-         runtime_.NowMs() > last_ms + limit_ms;
-}
-
-void Membership::AwaitThaw(uint64_t deadline_ms) {
-  if (Frozen()) RefreshTo(0, deadline_ms);
 }
 
 uint64_t Membership::LeaseAgeMs() const {

@@ -47,7 +47,8 @@ class Membership {
   ~Membership();  // Stops.
 
   // Acquires the lease for `record` (its epoch is filled in). Waits, up to `deadline_ms`, for a
-  // metadata service that does not answer and for a silent former holder's lease to lapse.
+  // metadata service that does not answer and for a silent former holder's lease to lapse; not for
+  // one that refuses the credentials.
   // `succeed`: a live holder is fine, this node is to take over from it.
   Status Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
   // Starts the threads. `on_view` runs on the refresher's thread with every new view, before
@@ -67,7 +68,9 @@ class Membership {
   LeaseRecord record() const;
   // Changes the own record and renews at once with it.
   Status Update(const std::function<void(LeaseRecord&)>& change);
-  Status HeartbeatNow();
+  // `ttl_ms`: of the lease from now on, also for the heartbeats to come.
+  Status HeartbeatNow(std::optional<uint64_t> ttl_ms = std::nullopt);
+  uint64_t lease_ttl_ms() const { return lease_ttl_ms_.load(std::memory_order_relaxed); }
 
   // Asks for a view of at least `revision` (0: any fetch that starts after this call) and waits
   // for it. False: not by the deadline.
@@ -95,6 +98,8 @@ class Membership {
   bool StoodStillSince(uint64_t since_ms) const;
   // Waits for that look if needed, at most until `deadline_ms`. Cheap when not frozen.
   void AwaitThaw(uint64_t deadline_ms);
+  // How long the view has had no node that keeps routes, not even a suspect one; 0: it has.
+  uint64_t NobodyForMs() const;
   NodeState state() const { return state_.load(std::memory_order_relaxed); }
   // Since the service last confirmed the own lease.
   uint64_t LeaseAgeMs() const;
@@ -112,6 +117,7 @@ class Membership {
     bool gone = false;
   };
   void HeartbeatLoop();
+  uint64_t HeartbeatIntervalMs() const;
   void RefreshLoop();
   Status Renew();
   void RestorePolicy();
@@ -120,6 +126,7 @@ class Membership {
   void NotePoll(uint64_t asked_ms, bool ok);
   Status FetchView();
   void Install(uint64_t revision);
+  void NoteRoutes(const routing::ClusterView& view);
   void ReportSuspicions();
   void TickLoop();
   bool TickIsLate() const;
@@ -130,6 +137,7 @@ class Membership {
   Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask, bool* retry);
 
   const MembershipOptions options_;
+  std::atomic<uint64_t> lease_ttl_ms_;
   Runtime& runtime_;
   MetadataStore& metadata_;
   Metrics& metrics_;
@@ -146,6 +154,7 @@ class Membership {
   std::atomic<bool> frozen_{false};          // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<uint64_t> lease_confirmed_ms_{0};  // When the last renewal that succeeded began.
+  std::atomic<uint64_t> nobody_since_ms_{0};     // 0: somebody keeps routes.
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> lease_was_lost_{false};
   std::atomic<bool> reapply_{false};

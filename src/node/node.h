@@ -65,7 +65,9 @@ class Node {
   const std::string& endpoint() const { return endpoint_; }
   std::string name() const { return membership_->self_name(); }
   Status SetState(NodeState state);
-  Status Heartbeat() { return membership_->HeartbeatNow(); }
+  Status Heartbeat(std::optional<uint64_t> ttl_ms = std::nullopt) {
+    return membership_->HeartbeatNow(ttl_ms);
+  }
   // Adds a segment named "<first segment>-ext-<n>". kNoSpace: the memory cannot be had.
   Result<SegmentStats> ExpandMemory(uint64_t bytes);
   // No new copies go to the segment from now on; moves what is in it, as far as there is room.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "node/wire.h"
+
 namespace mooncake::node {
 
 namespace {
@@ -30,180 +32,226 @@ Outbox::Outbox(Runtime& runtime, Metrics& metrics)
 
 void Outbox::Start(Core& core) {
   core_ = &core;
-  thread_ = runtime_.Spawn("mc-outbox", [this] { Loop(); });
+  for (size_t i = 0; i < kThreads; ++i) {
+    Event* const turn = turns_.emplace_back(runtime_.NewEvent()).get();
+    threads_.push_back(runtime_.Spawn("mc-outbox", [this, turn] { Loop(*turn); }));
+  }
 }
 
 void Outbox::Stop(uint64_t deadline_ms) {
-  if (thread_) Flush(deadline_ms);
+  if (!threads_.empty()) Flush(deadline_ms);
   stop_.store(true);
   work_->Set();
-  if (thread_) thread_->Join();
-  thread_.reset();
+  for (auto& turn : turns_) turn->Set();
+  for (auto& thread : threads_) thread->Join();
+  threads_.clear();
+  base::MutexLock lock(mu_);
   dropped_.Add(std::exchange(later_size_, 0));
 }
 
 void Outbox::Push(NameIndex owner, Notice notice) {
   {
     base::MutexLock lock(mu_);
-    if (queues_.size >= kQueueMax) {
+    if (size_ >= kQueueMax) {
       dropped_.Increment();
       return;
     }
-    queues_.notices[owner].push_back(notice);
-    ++queues_.size;
-    pushed_.fetch_add(1);
+    queues_[owner].notices.push_back(notice);
+    ++size_;
+    untried_.fetch_add(1);
   }
   work_->Set();
 }
 
 void Outbox::Committed(const Place& place, Version version) {
-  Push(place.owner, {place, version, 0});
+  Push(place.owner, {place, What::kCommitted, version});
 }
 
-void Outbox::Retired(const Place& place) { Push(place.owner, {place, 0, 0}); }
+void Outbox::Retired(const Place& place) { Push(place.owner, {place, What::kRetired}); }
+
+void Outbox::Abandoned(const Place& place) { Push(place.owner, {place, What::kAbandoned}); }
 
 void Outbox::Mirror(const KeyRef& ref, Route route) {
-  if (core_ == nullptr || core_->view()->Ranks(ref.slot()).size() < 2) return;  // Nobody to tell.
-  {
+  if (core_ == nullptr) return;
+  const ViewPtr view = core_->view();
+  const auto ranks = view->Ranks(ref.slot());
+  const size_t copies = std::min<size_t>(ranks.size(), core_->options.route_topk);
+  for (size_t rank = 1; rank < copies; ++rank) {
+    const std::string name = view->node(ranks[rank]).lease.id.ToString();
+    const auto peer = core_->names.IndexOf(name);
+    if (!peer || *peer == kSelf) continue;
     base::MutexLock lock(mu_);
-    if (queues_.size >= kQueueMax) {
+    if (size_ >= kQueueMax) {
       dropped_.Increment();
       return;
     }
-    KeyedRoute& keyed = queues_.mirrors.emplace_back();
+    KeyedRoute& keyed = queues_[*peer].mirrors.emplace_back();
     keyed.ref = {ref.hash, ref.scope, {}};
     keyed.key = std::string(ref.key);
-    keyed.route = std::move(route);
-    ++queues_.size;
-    pushed_.fetch_add(1);
+    keyed.route = route;
+    ++size_;
+    untried_.fetch_add(1);
   }
-  work_->Set();
+  if (copies > 1) work_->Set();
 }
 
 bool Outbox::Flush(uint64_t deadline_ms) {
-  const uint64_t target = pushed_.load();
-  while (handled_.load() < target) {
+  while (untried_.load() > 0) {
     if (runtime_.NowMs() >= deadline_ms || stop_.load()) return false;
     sent_->Clear();
     work_->Set();
-    if (handled_.load() >= target) break;
+    if (untried_.load() == 0) break;
     sent_->WaitUntil(std::min(deadline_ms, runtime_.NowMs() + 20));
   }
   return true;
 }
 
-void Outbox::Loop() {
-  while (!stop_.load()) {
-    work_->WaitUntil(runtime_.NowMs() + kIdleWaitMs);
-    work_->Clear();
-    runtime_.SleepMs(kCoalesceMs);
-    Queues queues;
-    {
-      base::MutexLock lock(mu_);
-      std::swap(queues, queues_);
+void Outbox::Loop(Event& turn) {
+  while (true) {
+    AwaitTurn(turn);
+    std::optional<Batch> batch;
+    while (!stop_.load() && !(batch = Take())) {
+      work_->WaitUntil(runtime_.NowMs() + kIdleWaitMs);
+      if (stop_.load()) break;
+      work_->Clear();
+      runtime_.SleepMs(kCoalesceMs);
     }
-    const size_t count = queues.size;
-    TakeDue(&queues);
-    Send(queues);
-    handled_.fetch_add(count);
-    sent_->Set();
+    PassTurn();
+    if (batch) Done(*batch, Send(*batch));
+    if (stop_.load()) return;
   }
 }
 
-void Outbox::Send(const Queues& queues) {
+void Outbox::AwaitTurn(Event& turn) {
+  {
+    base::MutexLock lock(mu_);
+    if (!std::exchange(watched_, true)) return;
+    idle_.push_back(&turn);
+  }
+  while (!stop_.load() && !turn.WaitUntil(runtime_.NowMs() + kIdleWaitMs)) {
+  }
+  turn.Clear();
+}
+
+void Outbox::PassTurn() {
+  Event* next = nullptr;
+  {
+    base::MutexLock lock(mu_);
+    watched_ = !idle_.empty();
+    if (watched_) {
+      next = idle_.back();
+      idle_.pop_back();
+    }
+  }
+  if (next != nullptr) next->Set();
+}
+
+bool Outbox::IsDue(const Queue& queue, uint64_t now_ms) const {
+  if (queue.busy) return false;
+  const bool again = !queue.later.empty() && now_ms >= queue.later_ms;
+  return again || !queue.notices.empty() || !queue.mirrors.empty();
+}
+
+std::optional<Outbox::Batch> Outbox::Take() {
+  const uint64_t now_ms = runtime_.NowMs();
+  Batch batch;
+  base::MutexLock lock(mu_);
+  auto found = queues_.upper_bound(last_);  // In turn.
+  for (size_t i = 0; i < queues_.size(); ++i, ++found) {
+    if (found == queues_.end()) found = queues_.begin();
+    if (IsDue(found->second, now_ms)) break;
+  }
+  if (found == queues_.end() || !IsDue(found->second, now_ms)) return std::nullopt;
+  last_ = batch.peer = found->first;
+  Queue& queue = found->second;
+  queue.busy = true;
+  batch.fresh = queue.notices.size() + queue.mirrors.size();
+  size_ -= batch.fresh;
+  if (now_ms >= queue.later_ms) {
+    later_size_ -= queue.later.size();
+    batch.notices.swap(queue.later);
+  }
+  batch.notices.insert(batch.notices.end(), queue.notices.begin(), queue.notices.end());
+  queue.notices.clear();
+  batch.mirrors.swap(queue.mirrors);
+  return batch;
+}
+
+void Outbox::Done(const Batch& batch, std::span<const Notice> failed) {
+  bool more = false;
+  {
+    base::MutexLock lock(mu_);
+    const auto found = queues_.find(batch.peer);
+    Queue& queue = found->second;
+    queue.busy = false;
+    more = !queue.notices.empty() || !queue.mirrors.empty();
+    for (const Notice& notice : failed) {
+      if (notice.tries + 1 >= kTriesMax || later_size_ >= kQueueMax) {
+        dropped_.Increment();
+        continue;
+      }
+      if (queue.later.empty()) queue.later_ms = runtime_.NowMs() + kIdleWaitMs;
+      queue.later.push_back(notice);
+      ++queue.later.back().tries;
+      ++later_size_;
+    }
+    if (!more && queue.later.empty()) queues_.erase(found);
+    untried_.fetch_sub(batch.fresh);
+  }
+  if (more) work_->Set();  // Whoever watched passed it over.
+  sent_->Set();
+}
+
+std::vector<Outbox::Notice> Outbox::Send(const Batch& batch) {
   const ViewPtr view = core_->view();
-  if (!queues.notices.empty()) SendNotices(*view, queues.notices);
-  if (!queues.mirrors.empty()) SendMirrors(*view, queues.mirrors);
-}
-
-void Outbox::SendNotices(const routing::ClusterView& view,
-                         const std::map<NameIndex, std::vector<Notice>>& notices) {
-  std::vector<const routing::ViewNode*> peers;
-  std::vector<v1::NoticeRequest> requests;
-  std::vector<std::pair<NameIndex, std::span<const Notice>>> sent;
-  for (const auto& [owner, list] : notices) {
-    const std::string name = core_->names.NameOf(owner);
-    const routing::NodeIndex index = view.FindName(name);
-    if (index == routing::kNoNode) {
-      // It has just joined, or it lost its lease and may come back; or its space has gone with it.
-      if (!IsSucceeded(view, name)) TryLater(owner, list);
-      continue;
-    }
-    for (size_t begin = 0; begin < list.size(); begin += kBatchMax) {
-      peers.push_back(&view.node(index));
-      v1::NoticeRequest& request = requests.emplace_back();
-      core_->peers.FillOrigin(false, request.mutable_origin());
-      request.set_owner(name);
-      const size_t end = std::min(list.size(), begin + kBatchMax);
-      sent.emplace_back(owner, std::span(list).subspan(begin, end - begin));
-      for (const Notice& notice : sent.back().second) {
-        const bool live = notice.version != 0;
-        if (live) request.add_versions(notice.version);
-        WritePlace(notice.place, core_->names,
-                   live ? request.add_committed() : request.add_retired());
+  const std::string name = core_->names.NameOf(batch.peer);
+  const routing::NodeIndex index = view->FindName(name);
+  if (index == routing::kNoNode) {
+    // It has just joined, or it lost its lease and may come back; or its space has gone with it.
+    return IsSucceeded(*view, name) ? std::vector<Notice>() : batch.notices;
+  }
+  const routing::ViewNode& peer = view->node(index);
+  // First what a successor of ours would not know.
+  SendMirrors(peer, batch.mirrors);
+  std::vector<Notice> failed;
+  for (size_t begin = 0; begin < batch.notices.size(); begin += kBatchMax) {
+    const size_t size = std::min(kBatchMax, batch.notices.size() - begin);
+    const std::span<const Notice> part = std::span(batch.notices).subspan(begin, size);
+    v1::NoticeRequest request;
+    core_->peers.FillOrigin(false, request.mutable_origin());
+    request.set_owner(name);
+    for (const Notice& notice : part) {
+      v1::Replica* place = nullptr;
+      switch (notice.what) {
+        case What::kCommitted:
+          request.add_versions(notice.version);
+          place = request.add_committed();
+          break;
+        case What::kRetired: place = request.add_retired(); break;
+        case What::kAbandoned: place = request.add_abandoned(); break;
       }
+      WritePlace(notice.place, core_->names, place);
     }
+    const auto reply = core_->peers.Ask<v1::NoticeReply>(peer, MessageType::kNotice, request,
+                                                         runtime_.NowMs() + kSendTimeoutMs);
+    if (!reply.ok()) failed.insert(failed.end(), part.begin(), part.end());
   }
-  if (peers.empty()) return;
-  auto replies = core_->peers.AskMany<v1::NoticeReply, v1::NoticeRequest>(
-      peers, MessageType::kNotice, requests, runtime_.NowMs() + kSendTimeoutMs);
-  for (size_t i = 0; i < replies.size(); ++i) {
-    if (!replies[i].ok()) TryLater(sent[i].first, sent[i].second);
-  }
+  return failed;
 }
 
-void Outbox::TryLater(NameIndex owner, std::span<const Notice> notices) {
-  for (const Notice& notice : notices) {
-    if (notice.tries + 1 >= kTriesMax || later_size_ >= kQueueMax) {
-      dropped_.Increment();
-      continue;
-    }
-    if (later_.empty()) later_ms_ = runtime_.NowMs() + kIdleWaitMs;
-    later_[owner].push_back({notice.place, notice.version, notice.tries + 1});
-    ++later_size_;
-  }
-}
-
-void Outbox::TakeDue(Queues* queues) {
-  if (later_.empty() || runtime_.NowMs() < later_ms_) return;
-  for (auto& [owner, notices] : later_) {
-    std::vector<Notice>& queue = queues->notices[owner];
-    queue.insert(queue.begin(), notices.begin(), notices.end());
-  }
-  later_.clear();
-  later_size_ = 0;
-}
-
-void Outbox::SendMirrors(const routing::ClusterView& view, const std::vector<KeyedRoute>& mirrors) {
-  struct Batch {
+// One message after the other: of two that name a key, the newer has to arrive last.
+void Outbox::SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRoute> mirrors) {
+  while (!mirrors.empty()) {
     v1::MirrorRequest request;
-    std::unique_ptr<ScopeColumn> scopes;
-  };
-  std::map<routing::NodeIndex, Batch> batches;
-  const routing::NodeIndex self = view.FindName(core_->membership.self_name());
-  for (const KeyedRoute& keyed : mirrors) {
-    const auto ranks = view.Ranks(keyed.ref.slot());
-    const size_t copies = std::min<size_t>(ranks.size(), core_->options.route_topk);
-    for (size_t rank = 1; rank < copies; ++rank) {
-      if (ranks[rank] == self) continue;
-      Batch& batch = batches[ranks[rank]];
-      if (!batch.scopes) {
-        batch.scopes = std::make_unique<ScopeColumn>(core_->scopes, batch.request.mutable_scopes());
-      }
-      WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_routes());
+    core_->peers.FillOrigin(false, request.mutable_origin());
+    ScopeColumn scopes(core_->scopes, request.mutable_scopes());
+    size_t count = 0;
+    for (uint64_t bytes = 0; count < mirrors.size() && !IsFull(count, bytes); ++count) {
+      bytes += WriteKeyedRoute(mirrors[count], scopes, core_->names, request.add_routes());
     }
-  }
-  std::vector<const routing::ViewNode*> peers;
-  std::vector<v1::MirrorRequest> requests;
-  for (auto& [index, batch] : batches) {
-    core_->peers.FillOrigin(false, batch.request.mutable_origin());
-    peers.push_back(&view.node(index));
-    requests.push_back(std::move(batch.request));
-  }
-  if (peers.empty()) return;
-  auto replies = core_->peers.AskMany<v1::MirrorReply, v1::MirrorRequest>(
-      peers, MessageType::kMirror, requests, runtime_.NowMs() + kSendTimeoutMs);
-  for (const auto& reply : replies) {
+    mirrors = mirrors.subspan(count);
+    const auto reply = core_->peers.Ask<v1::MirrorReply>(peer, MessageType::kMirror, request,
+                                                         runtime_.NowMs() + kSendTimeoutMs);
     if (!reply.ok()) dropped_.Increment();
   }
 }

@@ -213,16 +213,18 @@ void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
     for (auto& [key, target] : targets) {
       Target part{target.node, target.segment, {}};
       uint64_t bytes = 0;
+      uint64_t key_bytes = 0;
       for (uint32_t i : target.items) {
-        const bool full = part.items.size() >= kItemsPerMessageMax ||
-                          bytes + items_[i].size > kPayloadPerMessageMax;
+        const bool full =
+            IsFull(part.items.size(), key_bytes) || bytes + items_[i].size > kPayloadPerMessageMax;
         if (full && !part.items.empty()) {
           cut.push_back(part);
           part.items.clear();
-          bytes = 0;
+          bytes = key_bytes = 0;
         }
         part.items.push_back(i);
         bytes += items_[i].size;
+        key_bytes += items_[i].ref.key.size();
       }
       cut.push_back(std::move(part));
     }
@@ -334,6 +336,15 @@ void PlacedWrite::GiveBack(uint32_t i) {
   copies.own = {};
 }
 
+// The outcome is unknown: the copies stay reserved until their owners have asked the authority.
+void PlacedWrite::Abandon(uint32_t i) {
+  Copies& copies = copies_[i];
+  if (copies.own) copies.own->Abandon(core_.runtime.NowMs());
+  for (const Place& place : copies.places) {
+    if (place.owner != kSelf) core_.outbox.Abandoned(place);
+  }
+}
+
 bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
   const WriteItem& item = items_[i];
   if (!core_.routes.Serves(item.ref.slot())) return false;
@@ -384,8 +395,10 @@ void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* st
     if (pending.empty()) return;
     if (!rounds_.Again()) break;
   }
-  // The outcome is unknown: the copies stay reserved until reconciled.
-  for (uint32_t i : pending) (*statuses)[i] = rounds_.last_error();
+  for (uint32_t i : pending) {
+    Abandon(i);
+    (*statuses)[i] = rounds_.last_error();
+  }
 }
 
 void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector<Status>* statuses,

@@ -60,6 +60,7 @@ class PlacedWrite {
   Route RouteOf(uint32_t i) const;
   void Published(uint32_t i, Version version);
   void GiveBack(uint32_t i);
+  void Abandon(uint32_t i);
   bool soft_pin() const;
 
   Core& core_;

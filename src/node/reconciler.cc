@@ -90,9 +90,11 @@ void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version) 
     const uint64_t age_ms = runtime_.NowMs() - extent->created_ms();
     // A publish that was sent at the last moment arrives within the stall limit, or never.
     const uint64_t limit_ms = core_->options.request_timeout_ms + core_->options.stall_timeout_ms;
-    const bool gone =
-        WriterGone(*extent, *core_->view()) && age_ms > core_->options.stall_timeout_ms;
-    if (!gone && age_ms < limit_ms) return;
+    const uint64_t patience_ms = core_->options.stall_timeout_ms;
+    const bool gone = WriterGone(*extent, *core_->view()) && age_ms > patience_ms;
+    const uint64_t abandoned_ms = extent->abandoned_ms();
+    const bool abandoned = abandoned_ms != 0 && runtime_.NowMs() > abandoned_ms + patience_ms;
+    if (!gone && !abandoned && age_ms < limit_ms) return;
   }
   if (core_->extents.Retire(*extent)) orphans_.Increment();
 }
@@ -102,6 +104,7 @@ void Reconciler::CheckExtents(const std::vector<ExtentPin>& extents) {
     v1::CheckRequest request;
     std::unique_ptr<ScopeColumn> scopes;
     std::vector<ExtentPin> extents;
+    uint64_t bytes = 0;
   };
   const ViewPtr view = core_->view();
   const routing::NodeIndex self = view->FindName(core_->membership.self_name());
@@ -117,7 +120,7 @@ void Reconciler::CheckExtents(const std::vector<ExtentPin>& extents) {
     const auto ranks = view->Ranks(ref.slot());
     if (ranks.empty() || ranks[0] == self) continue;
     Batch& batch = batches[ranks[0]];
-    if (batch.extents.size() >= kItemsPerMessageMax) continue;  // Its turn comes again.
+    if (IsFull(batch.extents.size(), batch.bytes)) continue;  // Its turn comes again.
     if (!batch.scopes) {
       batch.scopes = std::make_unique<ScopeColumn>(core_->scopes, batch.request.mutable_scopes());
       core_->peers.FillOrigin(false, batch.request.mutable_origin());
@@ -126,7 +129,7 @@ void Reconciler::CheckExtents(const std::vector<ExtentPin>& extents) {
     keyed.ref = ref;
     keyed.key = std::string(ref.key);
     keyed.route.replicas = {extent->place()};
-    WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_extents());
+    batch.bytes += WriteKeyedRoute(keyed, *batch.scopes, core_->names, batch.request.add_extents());
     batch.extents.push_back(extent);
   }
   std::vector<const routing::ViewNode*> peers;

@@ -2,7 +2,7 @@
 //
 //  - Reserved extents: a writer that died, or a publish whose outcome is unknown. After a while
 //    the authority is asked: named ones become live, others go once their writer's lease or its
-//    longest request is over.
+//    longest request is over, or it has said that it will not publish them any more.
 //  - Live extents, a part of them each round: those that the authority does not name go. All of
 //    them after slots have moved: a dead authority takes notices about them along, and a new one
 //    knows only the newest copies.

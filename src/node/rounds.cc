@@ -12,8 +12,6 @@ namespace {
 constexpr uint64_t kWaitMinMs = 1;
 constexpr uint64_t kWaitMaxMs = 25;
 constexpr uint64_t kRefreshWaitMs = 2'000;
-// Of one message; half of what a transport takes leaves room for the columns beside the keys.
-constexpr uint64_t kKeyBytesPerMessageMax = kMessageSizeMax / 2;
 
 // The view to start with: not one from before this process stood still.
 ViewPtr TakeView(Core& core, uint64_t deadline_ms) {
@@ -102,6 +100,7 @@ void Rounds::NoteUnanswered(const AuthorityGroup& group) {
 
 void Rounds::NoteNobody() {
   peer_failed_ = true;
+  nobody_ = true;
   if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();
   last_error_ = TransportError("the cluster has no active node that keeps routes");
   last_error_.reason = ErrorReason::kOwnerDead;
@@ -118,6 +117,8 @@ bool Rounds::Again() {
     // Its slots move once the metadata service has heard of it. No longer than that.
     const uint64_t limit = core_.options.takeover_wait_ms;
     if (suspected_for_ms_ > limit || now_ms - first_failure_ms_ > limit) return false;
+    // Nobody is left to take anything over, and that has been waited for already.
+    if (nobody_ && core_.membership.NobodyForMs() > limit) return false;
   } else {
     first_failure_ms_ = 0;  // All have answered since: the next failure is another one.
   }
@@ -135,6 +136,7 @@ bool Rounds::Again() {
   view_ = core_.view();
   stale_ = false;
   peer_failed_ = false;
+  nobody_ = false;
   suspected_for_ms_ = 0;
   return true;
 }

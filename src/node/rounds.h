@@ -63,6 +63,7 @@ class Rounds {
   bool stale_ = false;
   bool unknown_owner_ = false;
   bool peer_failed_ = false;  // Or there is no peer to ask.
+  bool nobody_ = false;       // There is none.
   uint64_t first_failure_ms_ = 0;
   uint64_t suspected_for_ms_ = 0;
   Error last_error_;

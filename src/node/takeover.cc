@@ -19,7 +19,7 @@ using routing::Slot;
 // A peer that does not answer a pull this fast is done without; its own fence is then the
 // metadata service's word that it is no authority any more.
 constexpr uint64_t kPullTimeoutMs = 2'000;
-constexpr size_t kPagesMax = RouteTable::kShards + ExtentStore::kIndexShards;
+constexpr size_t kPagesMax = 4096;  // Of a peer: 64 GiB of routes.
 
 class Takeover {
  public:

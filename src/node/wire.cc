@@ -86,7 +86,10 @@ std::optional<Route> ReadRoute(const v1::Route& route, NameTable& names) {
 
 uint32_t ScopeColumn::Add(ScopeIndex scope) {
   auto [found, fresh] = known_.try_emplace(scope, static_cast<uint32_t>(known_.size()));
-  if (fresh) WriteScope(table_.ScopeOf(scope), out_->Add());
+  if (fresh) {
+    WriteScope(table_.ScopeOf(scope), out_->Add());
+    encoded_bytes_ += out_->rbegin()->ByteSizeLong();
+  }
   return found->second;
 }
 
@@ -102,10 +105,12 @@ std::vector<ScopeTable::Entry> ReadScopes(
   return entries;
 }
 
-void WriteKeyedRoute(const KeyedRoute& keyed, ScopeColumn& scopes, const NameTable& names,
-                     v1::Route* out) {
+uint64_t WriteKeyedRoute(const KeyedRoute& keyed, ScopeColumn& scopes, const NameTable& names,
+                         v1::Route* out) {
+  const uint64_t before = scopes.encoded_bytes();
   WriteRoute(keyed.key, keyed.route, names, out);
   out->set_scope(scopes.Add(keyed.ref.scope));
+  return out->ByteSizeLong() + scopes.encoded_bytes() - before;
 }
 
 bool ReadKeyedRoute(const v1::Route& route, const std::vector<ScopeTable::Entry>& scopes,

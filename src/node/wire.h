@@ -10,6 +10,7 @@
 #include "mooncake/v1/node.pb.h"
 #include "node/route_table.h"
 #include "node/types.h"
+#include "transfer/transport.h"
 
 namespace mooncake::node {
 
@@ -40,7 +41,15 @@ inline constexpr uint32_t kProtocolMinor = 1;
 // Of one message; batches are cut into several.
 inline constexpr size_t kItemsPerMessageMax = 8192;
 inline constexpr uint64_t kPayloadPerMessageMax = 1ULL << 30;
+// Of the keys or routes in one message: half of what a transport takes, as there are other columns
+// and the last one added may be large.
+inline constexpr uint64_t kKeyBytesPerMessageMax = kMessageSizeMax / 2;
 inline constexpr size_t kChecksumBytes = 8;
+
+// Whether a message of that many items and encoded bytes takes no more.
+constexpr bool IsFull(size_t items, uint64_t bytes) {
+  return items >= kItemsPerMessageMax || bytes >= kKeyBytesPerMessageMax;
+}
 
 void AddKey(std::string_view key, v1::Keys* keys);
 // False: sizes do not add up, an empty or oversized key, or too many.
@@ -63,8 +72,10 @@ class ScopeColumn {
   ScopeColumn(const ScopeTable& table, google::protobuf::RepeatedPtrField<v1::Scope>* out)
       : table_(table), out_(out) {}
   uint32_t Add(ScopeIndex scope);
+  uint64_t encoded_bytes() const { return encoded_bytes_; }
 
  private:
+  uint64_t encoded_bytes_ = 0;
   const ScopeTable& table_;
   google::protobuf::RepeatedPtrField<v1::Scope>* out_;
   std::unordered_map<ScopeIndex, uint32_t> known_;
@@ -73,9 +84,10 @@ class ScopeColumn {
 std::vector<ScopeTable::Entry> ReadScopes(
     const google::protobuf::RepeatedPtrField<v1::Scope>& scopes, ScopeTable& table);
 
-// Routes of many scopes, as in pull, inventory, mirror and check messages.
-void WriteKeyedRoute(const KeyedRoute& keyed, ScopeColumn& scopes, const NameTable& names,
-                     v1::Route* out);
+// Routes of many scopes, as in pull, inventory, mirror and check messages. Returns the encoded
+// bytes that this adds to the message.
+uint64_t WriteKeyedRoute(const KeyedRoute& keyed, ScopeColumn& scopes, const NameTable& names,
+                         v1::Route* out);
 // False: a malformed entry.
 bool ReadKeyedRoute(const v1::Route& route, const std::vector<ScopeTable::Entry>& scopes,
                     NameTable& names, KeyedRoute* out);

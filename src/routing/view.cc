@@ -37,8 +37,9 @@ ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope) {
   node.weight = WeightOf(node.Label("route_weight"));
   if (record.protocol_major != kProtocolMajor) return node;
   bool active = record.state == NodeState::kActive && !record.suspect;
-  node.authority = active && node.Label("route") == "true" &&
-                   (route_scope.empty() || node.Label("route_scope") == route_scope);
+  node.routes = record.state == NodeState::kActive && node.Label("route") == "true" &&
+                (route_scope.empty() || node.Label("route_scope") == route_scope);
+  node.authority = active && node.routes;
   node.storage = active && node.Label("storage") == "true" && OffersStorage(record);
   bool serves = record.state == NodeState::kStandby || record.state == NodeState::kActive ||
                 record.state == NodeState::kDraining;

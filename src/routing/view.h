@@ -37,6 +37,7 @@ inline Slot SlotOf(uint64_t key_hash) { return static_cast<Slot>(key_hash >> 48)
 struct ViewNode {
   LeaseRecord lease;
   bool authority = false;  // Is an authority (see above): at most one node per stable_id.
+  bool routes = false;     // Would be one, were it not suspect or succeeded.
   bool storage = false;    // Active, not suspect, label storage=true, has an Active segment.
   bool readable = false;   // Standby, Active or Draining with an endpoint.
   double weight = 1.0;     // Label route_weight; 1 unless that is a positive number.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from services import Redis, free_port
-from support import LONG, MIB, eventually
+from support import LONG, MIB, at_most, eventually
 
 # A password that breaks URLs, protocols and logs that are careless.
 PASSWORD = "p@ss:w/rd %41\"'\\{}?#&="
@@ -118,6 +118,27 @@ def test_a_refused_setup_says_why_and_not_the_password(
         assert not [word for word in spellings(password) if word in everything]
     # The object can be set up again.
     assert client.setup(settings(secure.secure_url(), **SMALL)) == 0
+
+
+@pytest.mark.parametrize("wrong", ["no password", "password", "database"])
+def test_wrong_credentials_end_setup_at_once(
+    redis: Redis, spawn: Callable[[], Any], settings: Callable[..., Any], wrong: str
+) -> None:
+    """No time makes them right: the 20 s for a service that starts late are not waited for."""
+    password = "s3cret:/@"
+    redis.command("CONFIG", "SET", "requirepass", password)
+    url = {
+        "no password": redis.url,
+        "password": redis.url.replace("://", "://:an0ther@"),
+        "database": redis.url.replace("://", "://:s3cret%3A%2F%40@").rsplit("/", 1)[0]
+        + "/4711",
+    }[wrong]
+    client = spawn()
+    with at_most(8.0), pytest.raises(RuntimeError) as refused:
+        client.setup(settings(url, **SMALL))
+    text = str(refused.value)
+    assert re.search(r"127\.0\.0\.1:\d+", text)
+    assert not [word for word in ("an0ther", *spellings(password)) if word in text]
 
 
 def test_all_are_back_soon_after_the_service_and_not_at_the_same_time(

@@ -1,6 +1,7 @@
 // Whole clusters under seeded faults. What is checked each time: SimCluster::Finish.
 #include <gtest/gtest.h>
 
+#include "mirror_story.h"
 #include "scenario.h"
 
 namespace mooncake::testing {
@@ -30,7 +31,11 @@ TEST(ClusterSim, FiveNodesWithoutFaults) {
 }
 
 TEST(ClusterSim, EvictionPressure) {
-  SimOptions options{.nodes = 3, .segment_bytes = 16'384, .losses = true};
+  // A reply is copied in many steps, from extents that are evicted and written anew meanwhile.
+  SimOptions options{.nodes = 3,
+                     .segment_bytes = 16'384,
+                     .faults = {.latency_ms_max = 2, .copy_step_bytes = 64},
+                     .losses = true};
   RunScenario({"EvictionPressure", 5, options, [](SimCluster& cluster) {
                  cluster.StartClients({.keys = 200});
                  cluster.SleepMs(4'000);
@@ -60,6 +65,28 @@ TEST(ClusterSim, LossDelayAndDuplication) {
                  cluster.SetFaults(Lossy(cluster));
                  cluster.StartClients({});
                  cluster.SleepMs(15'000);
+               }});
+}
+
+// Everything arrives, but late and twice, so nothing may fail, be missed or come back.
+TEST(ClusterSim, DelayAndDuplication) {
+  RunScenario({"DelayAndDuplication", 5, {}, [](SimCluster& cluster) {
+                 cluster.SetFaults({.latency_ms_max = 1 + cluster.Pick(40),
+                                    .duplicate = 0.3,
+                                    .duplicate_ms_max = 500 + cluster.Pick(2'000),
+                                    .copy_step_bytes = 64});
+                 cluster.StartClients({.keys = 16});
+                 cluster.SleepMs(6'000);
+               }});
+}
+
+// A value of which a byte is another one when it arrives is told from the one that was put.
+TEST(ClusterSim, BytesThatChangeOnTheWay) {
+  SimOptions options{.corruption = true, .losses = true, .failures = true};
+  RunScenario({"BytesThatChangeOnTheWay", 5, options, [](SimCluster& cluster) {
+                 cluster.SetFaults({.latency_ms_max = 5, .corrupt = 0.1});
+                 cluster.StartClients({});
+                 cluster.SleepMs(4'000);
                }});
 }
 
@@ -106,6 +133,23 @@ TEST(ClusterSim, JoiningAndLeaving) {
                    } else {
                      cluster.Leave(*cluster.AnyLive());
                    }
+                 }
+                 cluster.SleepMs(1'000);
+               }});
+}
+
+// What a node drains is found elsewhere, and what is overwritten or removed meanwhile is not
+// brought back by the copy that was being moved.
+TEST(ClusterSim, NothingIsMissedWhenNodesAreDrained) {
+  SimOptions options{.nodes = 4, .faults = {.latency_ms_max = 10}};
+  RunScenario({"NothingIsMissedWhenNodesAreDrained", 5, options, [](SimCluster& cluster) {
+                 cluster.StartClients({.think_ms_max = 10});
+                 for (int round = 0; round < 4; ++round) {
+                   cluster.SleepMs(500 + cluster.Pick(1'500));
+                   SimNode& leaving = *cluster.AnyLive();
+                   cluster.JoinNew();
+                   cluster.SleepMs(cluster.Pick(500));
+                   cluster.DrainAndLeave(leaving);
                  }
                  cluster.SleepMs(1'000);
                }});
@@ -185,6 +229,28 @@ TEST(ClusterSim, PausedNodes) {
                    cluster.SleepMs(8'000);
                  }
                  cluster.SleepMs(3'000);
+               }});
+}
+
+// The next rank of a dead authority knows from its mirror what an owner has that cannot be asked,
+// and what it has no more.
+TEST(ClusterSim, SilentOwnersOfADeadAuthority) {
+  SimOptions options{.losses = true, .failures = true};
+  RunScenario({"SilentOwnersOfADeadAuthority", 5, options, [](SimCluster& cluster) {
+                 cluster.SleepMs(2'000);
+                 MirrorStory story(cluster);
+                 story.Write();
+                 cluster.StartClients({});
+                 cluster.SleepMs(500);
+                 story.Change();
+                 cluster.SleepMs(100);
+                 cluster.Kill(story.authority());
+                 // Longer than the owner is waited for; its lease, which it has renewed not more
+                 // than a third of it ago, does not lapse.
+                 cluster.SleepMs(4'500 + cluster.Pick(1'000));
+                 cluster.Resume(story.owner());
+                 cluster.SleepMs(4'000);
+                 story.Check();
                }});
 }
 

@@ -137,6 +137,26 @@ TEST(History, SeesAMissWhereNothingMayBeLost) {
   EXPECT_EQ(story.Check(kStrict), "missed a value");
 }
 
+TEST(History, SeesAPutIfAbsentThatReplacedAValue) {
+  const auto put_if_absent = [](Story& story, uint64_t version) {
+    story.End(story.Begin(OpKind::kPutIfAbsent, version));
+  };
+  Story story;
+  story.Put(1);
+  put_if_absent(story, 2);
+  story.Get(2);
+  EXPECT_EQ(story.Check(kStrict), "put over a value that was there");
+  EXPECT_EQ(story.Check(kLossy), "");
+  Story absent;
+  absent.Put(1);
+  absent.Remove();
+  put_if_absent(absent, 2);
+  absent.Get(2);
+  put_if_absent(absent, 3);
+  absent.Get(2);
+  EXPECT_EQ(absent.Check(kStrict), "");
+}
+
 TEST(History, SeesAKeyThatExistsAfterItsRemove) {
   Story story;
   story.Put(1);

@@ -21,6 +21,7 @@ auto FaultyMetadata::Pass(Call call) -> decltype(call()) {
   if (left > 0) fault = next_fault_;
   switch (fault) {
     case MetadataFault::kDown: return MetadataError("injected: the service is down");
+    case MetadataFault::kDenied: return MetadataError("injected: wrong credentials");
     case MetadataFault::kHung:
       runtime_.SleepMs(std::min(options_.timeout_ms, MsUntil(end_by_ms_)));
       return MetadataError("injected: the service does not answer");

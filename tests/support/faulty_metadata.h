@@ -15,10 +15,11 @@ namespace mooncake::testing {
 
 enum class MetadataFault : uint8_t {
   kNone,
-  kDown,           // Fails at once.
-  kHung,           // Fails after the timeout.
-  kSlow,           // Works after a while.
-  kFailAfterApply  // Applies the call, and then says that it failed.
+  kDown,            // Fails at once.
+  kHung,            // Fails after the timeout.
+  kSlow,            // Works after a while.
+  kFailAfterApply,  // Applies the call, and then says that it failed.
+  kDenied,          // Refuses the credentials.
 };
 
 class FaultyMetadata final : public MetadataStore {
@@ -50,6 +51,7 @@ class FaultyMetadata final : public MetadataStore {
   Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                uint64_t expected_version) override;
   void EndBy(uint64_t deadline_ms) override { end_by_ms_ = deadline_ms; }
+  bool Denies() const override { return fault_ == MetadataFault::kDenied; }
 
  private:
   uint64_t MsUntil(uint64_t deadline_ms) {

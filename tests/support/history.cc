@@ -64,6 +64,9 @@ class KeyHistory {
       if (op->result == OpResult::kOk && op->kind == OpKind::kGet) CheckRead(*op);
       if (op->result == OpResult::kOk && op->kind == OpKind::kExist) CheckPresent(*op);
       if (op->result == OpResult::kMissing && !rules_.losses) CheckMissing(*op);
+      if (op->kind == OpKind::kPutIfAbsent && seen_.contains(op->version) && !rules_.losses) {
+        CheckTookEffect(*op);
+      }
     }
   }
 
@@ -76,11 +79,10 @@ class KeyHistory {
   };
 
   void FindCertain() {
-    std::map<uint64_t, uint64_t> seen;  // The first end of a read of each version.
     for (const Op* op : ops_) {
       if (IsPut(*op)) puts_[op->version] = op;
       if (op->kind != OpKind::kGet || op->result != OpResult::kOk) continue;
-      uint64_t& first = seen.try_emplace(op->version, kNever).first->second;
+      uint64_t& first = seen_.try_emplace(op->version, kNever).first->second;
       first = std::min(first, op->end);
     }
     for (const Op* op : ops_) {
@@ -89,7 +91,7 @@ class KeyHistory {
       if (op->kind == OpKind::kRemove && op->result == OpResult::kOk) at = op->end;
       // Where owners may be out of reach, what they have may be missed for a while.
       if (op->result == OpResult::kMissing && !rules_.losses) at = op->end;
-      if (IsPut(*op) && seen.contains(op->version)) at = std::min(at, seen[op->version]);
+      if (IsPut(*op) && seen_.contains(op->version)) at = std::min(at, seen_[op->version]);
       if (at != kNever) certain_.push_back({op, at});
     }
   }
@@ -139,14 +141,25 @@ class KeyHistory {
   }
 
   void CheckMissing(const Op& read) {
+    if (const Op* put = NeverAbsent(read)) Report("missed a value", read, put);
+  }
+
+  // Somebody read what it put, so the key was absent for a moment.
+  void CheckTookEffect(const Op& put) {
+    if (const Op* other = NeverAbsent(put)) Report("put over a value that was there", put, other);
+  }
+
+  // The put because of which the key was there all the time that `op` took; nullptr: none.
+  const Op* NeverAbsent(const Op& op) const {
     for (const Certain& certain : certain_) {
-      if (!IsPut(*certain.op) || certain.at >= read.begin) continue;
-      const bool removed_since = std::any_of(ops_.begin(), ops_.end(), [&](const Op* op) {
-        return op->kind == OpKind::kRemove && op != &read && op->begin < read.end &&
-               !OverBefore(*op, *certain.op);
+      if (!IsPut(*certain.op) || certain.op == &op || certain.at >= op.begin) continue;
+      const bool removed_since = std::any_of(ops_.begin(), ops_.end(), [&](const Op* other) {
+        return other->kind == OpKind::kRemove && other != &op && other->begin < op.end &&
+               !OverBefore(*other, *certain.op);
       });
-      if (!removed_since) return Report("missed a value", read, certain.op);
+      if (!removed_since) return certain.op;
     }
+    return nullptr;
   }
 
   void Report(const char* what, const Op& op, const Op* because) {
@@ -160,6 +173,7 @@ class KeyHistory {
   std::vector<std::string>& problems_;
   std::vector<const Op*> ops_;
   std::map<uint64_t, const Op*> puts_;  // By version.
+  std::map<uint64_t, uint64_t> seen_;   // The first end of a read of each version.
   std::vector<Certain> certain_;
 };
 

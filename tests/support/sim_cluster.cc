@@ -84,6 +84,17 @@ void SimCluster::Leave(SimNode& node) {
   Note(fmt::format("left {}", node.name()));
 }
 
+void SimCluster::DrainAndLeave(SimNode& node) {
+  Note(fmt::format("drain {}", node.name()));
+  const Result<uint64_t> left = node.Evacuate();
+  if (!left.ok() || *left > 0) {
+    Problem(
+        fmt::format("{} cannot be drained: {}", node.name(),
+                    left.ok() ? fmt::format("{} objects remain", *left) : left.error().ToString()));
+  }
+  Leave(node);
+}
+
 void SimCluster::Kill(SimNode& node) {
   Note(fmt::format("kill {}", node.name()));
   history_.Disturb(node.name(), runtime_.NowMs());
@@ -200,6 +211,7 @@ void SimCluster::Finish() {
                            .revivals = options_.revivals,
                            .failures = options_.failures};
   for (std::string& problem : history_.Check(rules, &trace_)) Problem(std::move(problem));
+  CheckChecksums();
   runtime_.SleepMs(kSettleMs);
   for (std::string& problem : CheckAccounting(Live())) Problem(std::move(problem));
 }
@@ -219,6 +231,15 @@ void SimCluster::CheckLiveness() {
     }
     const uint64_t took_ms = runtime_.NowMs() - begin_ms;
     if (took_ms > kAnswerMs) Problem(fmt::format("{}: took {} ms", key, took_ms));
+  }
+}
+
+void SimCluster::CheckChecksums() {
+  if (options_.corruption) return;
+  for (const auto& node : nodes_) {
+    if (node->mismatches() == 0) continue;
+    Problem(fmt::format("{}: {} reads of bytes that were not those that had been put", node->name(),
+                        node->mismatches()));
   }
 }
 

@@ -31,6 +31,9 @@ struct SimOptions {
   int nodes = 5;
   uint64_t segment_bytes = 1 << 20;
   transfer::NetworkFaults faults = {.latency_ms_min = 0, .latency_ms_max = 2};
+  // Whether bytes may arrive that were not sent (NetworkFaults::corrupt). Where they may not, none
+  // ever fail their checksum.
+  bool corruption = false;
   // What the clients may be told: see HistoryRules.
   bool losses = false;
   bool revivals = false;
@@ -63,6 +66,8 @@ class SimCluster {
   SimNode* Join(const std::string& stable_id, bool may_fail = false);
   SimNode* JoinNew() { return Join("n" + std::to_string(++last_number_)); }
   void Leave(SimNode& node);
+  // Leaves once nothing is left on it.
+  void DrainAndLeave(SimNode& node);
   void Kill(SimNode& node);
   void Pause(SimNode& node);
   void Resume(SimNode& node);
@@ -92,14 +97,16 @@ class SimCluster {
 
   void SleepMs(uint64_t ms) { runtime_.SleepMs(ms); }
   uint64_t Pick(uint64_t count) { return random_.Next() % count; }
+  // Something that cannot be true: the run has failed.
+  void Problem(std::string text) { problems_.push_back(std::move(text)); }
   History& history() { return history_; }
 
  private:
   friend class SimClient;
   node::NodeConfig ConfigFor(const std::string& stable_id) const;
-  void Problem(std::string text) { problems_.push_back(std::move(text)); }
   void Note(const std::string& text) { history_.Note(text, runtime_.NowMs()); }
   void CheckLiveness();
+  void CheckChecksums();
 
   runtime::SimRuntime& runtime_;
   const SimOptions options_;

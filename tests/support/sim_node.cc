@@ -184,4 +184,20 @@ std::vector<Status> SimNode::Remove(const std::vector<std::string>& keys) {
   return node::RemoveKeys(core(), Refs(keys), Deadline());
 }
 
+Result<uint64_t> SimNode::Evacuate() {
+  const base::Gate::Pass pass(node_->gate());
+  if (!pass) return InvalidState("closed");
+  MC_TRY(const node::EvacuationResult moved, node_->EvacuateAll({}, Deadline()));
+  return moved.remaining_objects;
+}
+
+std::vector<std::string> SimNode::RanksOf(const std::string& key) {
+  const node::ViewPtr view = core().view();
+  std::vector<std::string> names;
+  for (routing::NodeIndex rank : view->Ranks(Refs({key})[0].slot())) {
+    names.push_back(view->node(rank).lease.id.ToString());
+  }
+  return names;
+}
+
 }  // namespace mooncake::testing

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "node/node.h"
-#include "obs/null_metrics.h"
 #include "runtime/runtime.h"
 #include "support/faulty_metadata.h"
+#include "support/sim_metrics.h"
 #include "transfer/memory/memory_network.h"
 
 namespace mooncake::testing {
@@ -96,6 +96,8 @@ class SimNode {
   node::Node& node() { return *node_; }
   node::Core& core() { return node_->core(); }
   FaultyMetadata& metadata() { return metadata_; }
+  // How often bytes that were read were not those that had been put.
+  uint64_t mismatches() const { return metrics_.mismatches(); }
 
   // The verbs, as an embedding client calls them; kInvalidState once the node is closing.
   std::vector<Status> Put(const std::vector<std::string>& keys,
@@ -104,6 +106,11 @@ class SimNode {
   std::vector<Result<std::string>> Get(const std::vector<std::string>& keys);
   std::vector<Result<Existence>> Exist(const std::vector<std::string>& keys);
   std::vector<Status> Remove(const std::vector<std::string>& keys);
+  // Draining; moves what it has to the others. How many objects remain.
+  Result<uint64_t> Evacuate();
+
+  // The names of the key's authorities in this node's view, best first.
+  std::vector<std::string> RanksOf(const std::string& key);
 
  private:
   std::vector<node::KeyRef> Refs(const std::vector<std::string>& keys);
@@ -113,7 +120,7 @@ class SimNode {
   PausableRuntime runtime_;
   SeverableTransport transport_;
   FaultyMetadata metadata_;
-  obs::NullMetrics metrics_;
+  SimMetrics metrics_;
   uint64_t request_timeout_ms_ = 0;
   std::string stable_id_;
   std::string name_;

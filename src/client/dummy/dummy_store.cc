@@ -312,7 +312,7 @@ bool DummyStore::IsRegistered(const void* data, size_t size) const {
 Result<RouteInfo> DummyStore::QueryRoute(std::string_view, std::string_view) {
   return RealOnly("query_route");
 }
-Status DummyStore::Heartbeat() { return RealOnly("heartbeat"); }
+Status DummyStore::Heartbeat(std::optional<uint64_t>) { return RealOnly("heartbeat"); }
 std::vector<SegmentInfo> DummyStore::ListSegments(bool) { return {}; }
 Status DummyStore::SetState(std::string_view) {
   return RealOnly("activate, enter_standby or enter_draining");

@@ -52,7 +52,7 @@ class DummyStore final : public Store {
 
   std::string Hostname() const override { return config_.server_address; }
   std::string NodeName() const override { return link_->node(); }
-  Status Heartbeat() override;
+  Status Heartbeat(std::optional<uint64_t> expires_at_ms) override;
   std::vector<SegmentInfo> ListSegments(bool all) override;
   Status SetState(std::string_view state) override;
   std::string MetricsText() override;

@@ -30,6 +30,7 @@ class EtcdClient {
 
   const EtcdTimeouts& timeouts() const { return transport_.timeouts(); }
   void EndBy(uint64_t deadline_ms) { transport_.EndBy(deadline_ms); }
+  bool denied() const { return transport_.denied(); }
 
  private:
   EtcdTransport transport_;

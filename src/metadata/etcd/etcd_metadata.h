@@ -35,6 +35,7 @@ class EtcdMetadata final : public TableStore {
   EtcdMetadata(EtcdAddress address, const EtcdOptions& options, Runtime& runtime);
 
   void EndBy(uint64_t deadline_ms) override { client_.EndBy(deadline_ms); }
+  bool Denies() const override { return client_.denied(); }
 
  private:
   // What one run of a body came to.

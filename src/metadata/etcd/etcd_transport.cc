@@ -161,10 +161,12 @@ Result<std::string> EtcdTransport::Token(Connection& connection, uint64_t deadli
     if (away || refusal.code == 0) {
       return Refused(connection.member, answer->status, refusal);
     }
+    denied_.store(true, std::memory_order_relaxed);
     return MetadataError(fmt::format("{}: the server refused the user and password: {}",
                                      address_.endpoints[connection.member].ToString(),
                                      refusal.message));
   }
+  denied_.store(false, std::memory_order_relaxed);
   MC_TRY(std::string token, LoginFromJson(answer->body));
   base::MutexLock lock(mu_);
   token_ = token;

@@ -43,6 +43,8 @@ class EtcdTransport {
   Result<std::string> Call(const EtcdRequest& request, uint64_t deadline_ms, EtcdFault& fault);
 
   const EtcdTimeouts& timeouts() const { return timeouts_; }
+  // As MetadataStore::Denies; of the user and the password only.
+  bool denied() const { return denied_.load(std::memory_order_relaxed); }
   // As MetadataStore::EndBy.
   void EndBy(uint64_t deadline_ms) { end_by_ms_.store(deadline_ms, std::memory_order_relaxed); }
 
@@ -70,6 +72,7 @@ class EtcdTransport {
   Runtime& runtime_;
   std::atomic<size_t> member_{0};  // The one in use; a hint, any value does.
   std::atomic<uint64_t> end_by_ms_{UINT64_MAX};
+  std::atomic<bool> denied_{false};
   base::Mutex mu_;
   std::vector<Connection> idle_ MC_GUARDED_BY(mu_);
   std::string token_ MC_GUARDED_BY(mu_);  // Empty: to be asked for.

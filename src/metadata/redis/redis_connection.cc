@@ -40,7 +40,17 @@ RedisAnswer AnswerOf(const redisReply& reply) {
   return answer;
 }
 
+// ERR is what a server says to a wrong password or database, and to one connection too many.
+bool IsPlainRefusal(const std::string& text) {
+  return RedisErrorName(text) == "ERR" && text.find("max number of clients") == std::string::npos;
+}
+
 }  // namespace
+
+bool IsRedisDenial(const std::string& text) {
+  const std::string name = RedisErrorName(text);
+  return name == "WRONGPASS" || name == "NOAUTH" || name == "NOPERM";
+}
 
 std::string RedisErrorName(const std::string& text) {
   size_t size = 0;
@@ -87,6 +97,7 @@ Status RedisConnection::Authenticate() {
     if (!second.is_error) answer = std::move(second);
   }
   if (!answer.is_error) return Ok();
+  denied_ = IsRedisDenial(answer.items[0]) || IsPlainRefusal(answer.items[0]);
   // Only the error's name: a server may repeat the arguments in what follows.
   return Refused(fmt::format("the server refused the {}: {}",
                              address_.username.empty() ? "password" : "user and password",
@@ -97,6 +108,7 @@ Status RedisConnection::Select() {
   if (address_.db == 0) return Ok();
   MC_TRY(const RedisAnswer answer, Exchange({"SELECT", std::to_string(address_.db)}));
   if (!answer.is_error) return Ok();
+  denied_ = IsRedisDenial(answer.items[0]) || IsPlainRefusal(answer.items[0]);
   return Refused(fmt::format("the server refused the database: {}", answer.items[0]));
 }
 

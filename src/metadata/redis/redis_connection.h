@@ -50,6 +50,8 @@ class RedisConnection {
   // As of Stream.
   bool broken() const { return stream_.broken(); }
   bool Idle() const { return stream_.Idle(); }
+  // Connect failed because of the user, the password or the database.
+  bool denied() const { return denied_; }
 
  private:
   Status Authenticate();
@@ -60,9 +62,12 @@ class RedisConnection {
   const RedisTimeouts timeouts_;
   Runtime& runtime_;
   Stream stream_;
+  bool denied_ = false;
   const std::unique_ptr<redisReader, FreeRedisReader> reader_;
 };
 
+// Whether an error answer says that the user or the password is wrong, or may not do this.
+bool IsRedisDenial(const std::string& text);
 // The first word of an error answer ("NOAUTH"); servers put what they like behind it.
 std::string RedisErrorName(const std::string& text);
 

@@ -44,6 +44,7 @@ class RedisMetadata final : public MetadataStore {
   Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                uint64_t expected_version) override;
   void EndBy(uint64_t deadline_ms) override { pool_.EndBy(deadline_ms); }
+  bool Denies() const override { return pool_.denied(); }
 
  private:
   // The answer's first item is its kind; at least `items_min` items or kMetadata.

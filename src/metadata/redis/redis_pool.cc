@@ -59,10 +59,13 @@ Result<RedisAnswer> RedisPool::Try(const std::string& key,
     connection = std::make_unique<RedisConnection>(address_, timeouts_, end_by_ms_, runtime_);
     Status connected = connection->Connect();
     again = connection->broken();
+    denied_.store(connection->denied(), std::memory_order_relaxed);
     if (!connected.ok()) return connected.error();
   }
   Result<RedisAnswer> answer = Evaluate(*connection, key, arguments);
   again = !answer.ok() && connection->broken();
+  const bool denied = answer.ok() && answer->is_error && IsRedisDenial(answer->items[0]);
+  denied_.store(denied, std::memory_order_relaxed);
   // After an error answer the connection goes: after a failover it may lead to a server that is
   // no master any more.
   if (answer.ok() && !answer->is_error) GiveBack(std::move(connection));

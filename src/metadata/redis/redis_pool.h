@@ -27,6 +27,8 @@ class RedisPool {
   Result<std::vector<std::string>> RunScript(const std::string& key,
                                              const std::vector<std::string>& arguments);
 
+  // As MetadataStore::Denies.
+  bool denied() const { return denied_.load(std::memory_order_relaxed); }
   // As MetadataStore::EndBy.
   void EndBy(uint64_t deadline_ms) { end_by_ms_.store(deadline_ms, std::memory_order_relaxed); }
 
@@ -45,6 +47,7 @@ class RedisPool {
   Runtime& runtime_;
   const pid_t pid_;
   std::atomic<uint64_t> end_by_ms_{UINT64_MAX};
+  std::atomic<bool> denied_{false};
   base::Mutex mu_;
   std::vector<std::unique_ptr<RedisConnection>> idle_ MC_GUARDED_BY(mu_);
   std::string script_hash_ MC_GUARDED_BY(mu_);  // As the server names it; empty: not asked yet.

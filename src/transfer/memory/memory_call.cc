@@ -11,6 +11,7 @@ namespace mooncake::transfer {
 namespace {
 
 constexpr uint64_t kChunk = 256u << 10;  // Of OnSend.
+constexpr std::byte kWrongBits{0x10};
 
 }  // namespace
 
@@ -49,6 +50,7 @@ void MemoryCall::Start(uint64_t now_ms) {
   phase_ = Phase::kRequest;
   Advance(now_ms);  // Closed already, or too late: nothing is sent.
   if (done()) return;
+  if (call_.message.size() > kMessageSizeMax) return Broken();  // As a server would do.
   Send();
   Move(Phase::kRequest, now_ms);
 }
@@ -72,6 +74,14 @@ void MemoryCall::Send() {
       delivery_->payload.insert(delivery_->payload.end(), chunk.begin(), chunk.end());
     }
   }
+  const uint64_t wrong = DrawWrongByte(delivery_->payload.size());
+  if (wrong < delivery_->payload.size()) delivery_->payload[wrong] ^= kWrongBits;
+}
+
+// Which byte of a payload changes on its way; `size`: none.
+uint64_t MemoryCall::DrawWrongByte(uint64_t size) {
+  if (size == 0 || !network_.Chance(faults_.corrupt)) return size;
+  return network_.Between(0, size - 1);
 }
 
 uint64_t MemoryCall::DueMs() const {
@@ -175,6 +185,8 @@ void MemoryCall::TakeReply() {
 bool MemoryCall::CopyReply(std::span<const MutableBytes> targets) {
   size_t target = 0;
   uint64_t target_done = 0;
+  uint64_t done = 0;
+  const uint64_t wrong = DrawWrongByte(TotalSize(delivery_->reply.payload));
   for (const ConstBytes& source : delivery_->reply.payload) {
     const bool whole = network_.InSteps(source.size(), [&](uint64_t offset, uint64_t size) {
       if (network_.Revoked(*delivery_) ||
@@ -186,8 +198,10 @@ bool MemoryCall::CopyReply(std::span<const MutableBytes> targets) {
         const uint64_t part = std::min<uint64_t>(left.size(), size);
         if (part > 0 && targets[target].data() != nullptr) {
           std::memcpy(left.data(), source.data() + offset, part);
+          if (wrong >= done && wrong < done + part) left[wrong - done] ^= kWrongBits;
           call_.observer->OnReceive(target, left.first(part));
         }
+        done += part;
         target_done += part;
         offset += part;
         size -= part;

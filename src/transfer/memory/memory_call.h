@@ -38,6 +38,7 @@ class MemoryCall {
   };
 
   void Send();
+  uint64_t DrawWrongByte(uint64_t size);
   void Arrive(uint64_t now_ms);
   void Served(uint64_t now_ms);
   void TakeReply();

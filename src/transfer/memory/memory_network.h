@@ -35,6 +35,7 @@ struct NetworkFaults {
   double reset_reply = 0;    // Served; the caller's connection breaks.
   double duplicate = 0;      // Served a second time, up to duplicate_ms_max later.
   uint64_t duplicate_ms_max = 1'000;
+  double corrupt = 0;  // One byte of a payload is another one when it arrives; each way.
   // Bytes between two switch points of a copy: one-sided reads can be torn there.
   uint64_t copy_step_bytes = 64u << 10;
 };

@@ -383,7 +383,6 @@ def test_one_of_four_dies_under_load(redis: Any, node: Callable[..., Any]) -> No
         assert one.view.descriptors() <= count + 4
 
 
-@pytest.mark.xfail(strict=True, reason="each call waits for a takeover that nobody can begin")
 def test_a_cluster_without_owners_costs_no_wait_each_time(
     redis: Any, node: Callable[..., Any]
 ) -> None:

@@ -109,6 +109,36 @@ TEST_F(RedisMetadataTest, UsersWorkAndAWrongUserIsNotLetInAsTheDefaultOne) {
   EXPECT_THAT(refused.error().context, HasSubstr("WRONGPASS"));
 }
 
+TEST_F(RedisMetadataTest, TellsWrongCredentialsFromAServerThatIsAway) {
+  RedisFixture server(runtime_, kPassword);
+  const std::string host = "127.0.0.1:" + std::to_string(server.port());
+  const std::string right = ":" + PercentEncode(kPassword) + "@" + host;
+  for (const std::string& url : {"redis://" + host,               // No password,
+                                 "redis://:wrong@" + host,        // another one,
+                                 "redis://nobody:wrong@" + host,  // another user,
+                                 "redis://" + right + "/4711",    // a database that is not there,
+                                 "redis://" + host + "/3"}) {
+    auto store = Connect(url, runtime_);
+    EXPECT_EQ(store->Poll().code(), ErrorCode::kMetadata) << url;
+    EXPECT_TRUE(store->Denies()) << url;
+  }
+  auto store = Connect("redis://" + right, runtime_);
+  EXPECT_TRUE(store->Poll().ok());
+  EXPECT_FALSE(store->Denies());
+  server.Command({"CONFIG", "SET", "requirepass", "another"});
+  server.Command({"CLIENT", "KILL", "TYPE", "normal"});
+  EXPECT_FALSE(store->Poll().ok());
+  EXPECT_TRUE(store->Denies());
+  auto away = Connect("redis://:wrong@127.0.0.1:1", runtime_);
+  EXPECT_FALSE(away->Poll().ok());
+  EXPECT_FALSE(away->Denies());
+  // An open server that wants no password refuses one, too.
+  RedisFixture open(runtime_);
+  auto needless = Connect("redis://:wrong@127.0.0.1:" + std::to_string(open.port()), runtime_);
+  EXPECT_FALSE(needless->Poll().ok());
+  EXPECT_TRUE(needless->Denies());
+}
+
 TEST_F(RedisMetadataTest, ThePasswordIsInNoMessage) {
   RedisFixture server(runtime_, "right");
   const std::string odd = kPassword;

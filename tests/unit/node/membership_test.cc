@@ -155,6 +155,41 @@ TEST(Join, WaitsForAMetadataServiceThatComesBackAndNoLonger) {
   });
 }
 
+TEST(Join, DoesNotWaitForAServiceThatRefusesTheCredentials) {
+  InWorld(17, [](World& world) {
+    world.metadata.SetFault(MetadataFault::kDenied);
+    auto member = world.Make();
+    const uint64_t start_ms = world.runtime.NowMs();
+    EXPECT_EQ(world.Join(*member, "a", HolderAnswer::kGone).code(), ErrorCode::kMetadata);
+    EXPECT_EQ(world.runtime.NowMs(), start_ms);
+  });
+}
+
+TEST(Membership, AHeartbeatThatSaysUntilWhenSetsForHowLongAllRenew) {
+  InWorld(18, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Started("b");
+    // How long b sees a after the service has lost a's heartbeats.
+    const auto lives_ms = [&] {
+      world.runtime.SleepMs(20'000);
+      EXPECT_EQ(Members(*b), 2u);
+      a->Stop();
+      const uint64_t start_ms = world.runtime.NowMs();
+      while (Members(*b) == 2 && world.runtime.NowMs() < start_ms + 60'000) {
+        world.runtime.SleepMs(100);
+      }
+      return world.runtime.NowMs() - start_ms;
+    };
+    ASSERT_TRUE(a->HeartbeatNow(30'000).ok());
+    const uint64_t longer_ms = lives_ms();
+    EXPECT_GE(longer_ms, 30'000u - World::Options().heartbeat_interval_ms);
+    EXPECT_LE(longer_ms, 32'000u);
+    a = world.Started("a");
+    ASSERT_TRUE(a->HeartbeatNow(2'000).ok());  // Less than the interval.
+    EXPECT_LE(lives_ms(), 4'000u);
+  });
+}
+
 TEST(Membership, ALeaseThatLapsesLeavesTheView) {
   InWorld(8, [](World& world) {
     auto a = world.Started("a");

@@ -108,6 +108,46 @@ TEST(Outbox, MirrorsReachTheNextRankInTheirNewestForm) {
   });
 }
 
+TEST(Outbox, MirrorsOfLongKeysAreCutToWhatAMessageTakes) {
+  Simulated(8, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    const Route route{7, 1, 0, false, false, {Place{}}};
+    uint64_t bytes = 0;
+    uint64_t count = 0;
+    for (int i = 0; bytes < kMessageSizeMax + kMessageSizeMax / 8; ++i) {
+      const std::string key = std::string(60'000, 'k') + std::to_string(i);
+      const KeyRef ref = world.a.Ref(key);
+      const ViewPtr view = world.a.core().view();
+      if (view->node(view->Ranks(ref.slot())[0]).lease.id.ToString() != world.a.name()) continue;
+      world.a.core().outbox.Mirror(ref, route);
+      bytes += key.size();
+      ++count;
+    }
+    EXPECT_TRUE(world.a.core().outbox.Flush(world.a.Deadline()));
+    EXPECT_EQ(world.b.core().routes.route_count(), count);
+  });
+}
+
+// A peer that is silent costs the others nothing, whoever of them is told first.
+TEST(Outbox, ASilentPeerKeepsNobodyElseFromHearing) {
+  Simulated(9, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    TestNode& c = cluster.Start("c");
+    ExtentPin silent = Reserve(world.b.core().extents, "k", 100);
+    ExtentPin heard = Reserve(c.core().extents, "k", 100);
+    Place place = heard->place();
+    place.owner = *world.a.core().names.IndexOf(c.name());
+    cluster.network().SetPaused(world.b.node().endpoint(), true);
+    world.a.core().outbox.Committed(world.OnB(silent), 77);
+    world.runtime.SleepMs(100);  // Being sent.
+    world.a.core().outbox.Committed(place, 78);
+    world.runtime.SleepMs(100);
+    EXPECT_EQ(silent->state(), ExtentState::kReserved);
+    EXPECT_EQ(heard->state(), ExtentState::kLive);
+    cluster.network().SetPaused(world.b.node().endpoint(), false);
+  });
+}
+
 TEST(Outbox, AnEvictedReplicaLeavesTheOthersInTheMirror) {
   Simulated(6, [](TestCluster& cluster) {
     TwoNodes world(cluster);

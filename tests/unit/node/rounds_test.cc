@@ -136,6 +136,30 @@ TEST(Rounds, ADeadPeerIsWaitedForNoLongerThanATakeover) {
   });
 }
 
+TEST(Rounds, ThatNobodyIsLeftIsWaitedForOnce) {
+  Simulated(8, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    Runtime& runtime = cluster.runtime();
+    const uint64_t limit_ms = client.core().options.takeover_wait_ms;
+    const KeyRef ref = client.Ref("k");
+    const uint32_t item = 0;
+    const auto wait = [&] {
+      Rounds rounds(client.core(), client.Deadline(60'000));
+      return MsUntilItGivesUp(runtime, rounds, [&] { rounds.Group({&ref, 1}, {&item, 1}, {}); });
+    };
+    const uint64_t first_ms = wait();
+    EXPECT_GE(first_ms, limit_ms / 2);
+    EXPECT_LE(first_ms, limit_ms + 100);
+    EXPECT_EQ(wait(), 0u);
+    // A suspect may take its slots back with its next heartbeat: that is waited for.
+    cluster.Start("a");
+    EXPECT_TRUE(client.Put("k", "v").ok());
+    ASSERT_TRUE(client.metadata.ReportSuspect({"a", 1}).ok());
+    EXPECT_EQ(client.Get("k").value_or(""), "v");
+    cluster.Kill(cluster.Start("b"));
+  });
+}
+
 TEST(Rounds, AFailureLongAfterAnEarlierOneIsWaitedForAgain) {
   Simulated(6, [](TestCluster& cluster) {
     TwoAndAClient world(cluster);

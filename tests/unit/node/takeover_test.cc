@@ -305,6 +305,26 @@ TEST(Takeover, AKilledOwnerTakesItsRoutesWithItAndFreesNothingElse) {
   });
 }
 
+// The writer lives on, and its longest request would be over after 23 s only.
+TEST(Takeover, AWriterThatCannotPublishGivesTheSpaceBackWithinALease) {
+  Simulated(62, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    auto& c = cluster.Start("c");
+    const auto keys = TestCluster::KeysAt(b, "c:1", 5);
+    for (TestNode* node : {&a, &b}) node->metadata.SetFault(MetadataFault::kDown);
+    cluster.Kill(c);
+    const ReplicateConfig both{.replica_num = 2, .preferred_storage_owners = {"a", "b"}};
+    for (const std::string& key : keys) EXPECT_FALSE(b.Put(key, "v", &both).ok());
+    EXPECT_GT(a.UsedBytes(), 0u);
+    EXPECT_GT(b.UsedBytes(), 0u);
+    for (TestNode* node : {&a, &b}) node->metadata.SetFault(MetadataFault::kNone);
+    cluster.runtime().SleepMs(TestCluster::Config("a").membership.lease_ttl_ms);
+    EXPECT_EQ(a.UsedBytes(), 0u);
+    EXPECT_EQ(b.UsedBytes(), 0u);
+  });
+}
+
 TEST(Takeover, AWriterThatDiesBeforeItsPublishGivesTheSpaceBack) {
   Simulated(61, [](TestCluster& cluster) {
     auto& a = cluster.Start("a");
