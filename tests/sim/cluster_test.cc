@@ -245,6 +245,7 @@ TEST(ClusterSim, SilentOwnersOfADeadAuthority) {
                  story.Change();
                  cluster.SleepMs(100);
                  cluster.Kill(story.authority());
+                 cluster.Accuse(story.authority());  // Whoever called it first.
                  // Longer than the owner is waited for; its lease, which it has renewed not more
                  // than a third of it ago, does not lapse.
                  cluster.SleepMs(4'500 + cluster.Pick(1'000));
