@@ -130,8 +130,7 @@ def test_wrong_credentials_end_setup_at_once(
     url = {
         "no password": redis.url,
         "password": redis.url.replace("://", "://:an0ther@"),
-        "database": redis.url.replace("://", "://:s3cret%3A%2F%40@").rsplit("/", 1)[0]
-        + "/4711",
+        "database": redis.url.replace("://", "://:s3cret%3A%2F%40@").rsplit("/", 1)[0] + "/4711",
     }[wrong]
     client = spawn()
     with at_most(8.0), pytest.raises(RuntimeError) as refused:

@@ -60,19 +60,12 @@ MUTANTS = [
         "    if (info.state != SlotState::kFormer) continue;",
         "*NothingIsMissedWhenNodesJoin:*FalseAlarms",
     ),
-    Mutant(  # The truth of a node that somebody else took the slot from is taken for the newest.
-        "outdated-truth",
+    Mutant(  # A node that others had given up goes on with the slots that it had.
+        "lost-lease-ignored",
         "src/node/takeover.cc",
-        "settled_[slot] = best.known && !best.passed_on && last;",
-        "settled_[slot] = best.known && last;",
-        "*PausedNodes:*FalseAlarms:*CrashAndRestart",
-    ),
-    Mutant(  # A node that stood still answers for slots that have moved.
-        "serves-after-standing-still",
-        "src/node/membership_evidence.cc",
-        "  if (frozen_.load(std::memory_order_relaxed)) return true;\n",
-        "  if (!frozen_.load(std::memory_order_relaxed)) return false;\n",
-        "*PausedNodes",
+        "    if (!ours || lease_lost) lost.push_back(slot);\n",
+        "    if (!ours || (lease_lost && ranks.empty())) lost.push_back(slot);\n",
+        "*PausedNodes:*FalseAlarms",
     ),
     Mutant(  # Extents that were just replaced are written anew while a reply is made from them.
         "reply-without-a-pin",
@@ -126,25 +119,11 @@ MUTANTS = [
         "  if (publication.if_absent && present && current == 0) {",
         "*FiveNodesWithoutFaults",
     ),
-    Mutant(  # An owner's copy of what was overwritten counts as one of what is there now.
-        "copies-of-an-older-version",
-        "src/node/route_table.cc",
-        "found->second.route.version > route.version) return;",
-        "found->second.route.version == 0) return;",
-        "*CrashAndRestart",
-    ),
-    Mutant(  # A reservation goes while its writer is still about to publish it.
-        "reservation-reaped-too-early",
-        "src/node/reconciler.cc",
-        "    if (!gone && !abandoned && age_ms < limit_ms) return;\n",
-        "",
-        "*CrashAndRestart:*LossDelayAndDuplication:*PausedNodes",
-    ),
     Mutant(  # A node is done with draining while there is something left on it.
         "drained-too-early",
         "src/node/evacuation.cc",
         "      idle = result_.moved == before ? idle + 1 : 0;\n    }\n",
-        "      break;\n    }\n",
+        "      idle = result_.moved == before ? idle + 1 : kIdlePassesMax;\n    }\n",
         "*NothingIsMissedWhenNodesAreDrained",
     ),
 ]
