@@ -244,6 +244,28 @@ Status Calls::Sizes(const v1::KeysRequest& request, v1::SizesReply* reply) {
   return Ok();
 }
 
+Status Calls::Health(v1::HealthReply* reply) {
+  reply->set_status(store_.closed() ? 1 : 0);
+  return Ok();
+}
+
+Status Calls::RemoveAll(const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply) {
+  const Result<uint64_t> removed = store_.RemoveAll(request.tenant());
+  if (removed.ok()) {
+    reply->set_removed(*removed);
+  } else {
+    reply->set_code(static_cast<int32_t>(removed.code()));
+    reply->set_error(removed.error().context);
+  }
+  return Ok();
+}
+
+Status Calls::Metrics(v1::MetricsReply* reply) {
+  sessions_.RefreshGauges();
+  reply->set_text(store_.MetricsText());
+  return Ok();
+}
+
 namespace {
 
 template <typename Request, typename Reply, typename Call>
@@ -262,6 +284,25 @@ Status Answer(CallFrame* frame, Request& request, Reply& reply, Call call) {
 
 }  // namespace
 
+// Those whose messages are not worth keeping.
+Status Calls::ServeRare(CallFrame* frame) {
+  v1::HealthRequest health;
+  v1::HealthReply healthy;
+  v1::RemoveAllRequest remove_all;
+  v1::RemoveAllReply removed;
+  v1::MetricsRequest metrics;
+  v1::MetricsReply measured;
+  switch (frame->header().type) {
+    case CallType::kHealth:
+      return Answer(frame, health, healthy, [&](auto&, auto* reply) { return Health(reply); });
+    case CallType::kRemoveAll:
+      return Answer(frame, remove_all, removed,
+                    [&](auto& request, auto* reply) { return RemoveAll(request, reply); });
+    default:
+      return Answer(frame, metrics, measured, [&](auto&, auto* reply) { return Metrics(reply); });
+  }
+}
+
 Status Calls::Serve(Session& session, Messages& messages, CallFrame* frame) {
   switch (frame->header().type) {
     case CallType::kPut:
@@ -279,6 +320,9 @@ Status Calls::Serve(Session& session, Messages& messages, CallFrame* frame) {
     case CallType::kSizes:
       return Answer(frame, messages.keys, messages.sizes,
                     [&](auto& request, auto* reply) { return Sizes(request, reply); });
+    case CallType::kHealth:
+    case CallType::kRemoveAll:
+    case CallType::kMetrics: return ServeRare(frame);
   }
   return InvalidArgument("no such call");
 }

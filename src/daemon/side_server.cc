@@ -124,10 +124,11 @@ void SideServer::Reap() {
 
 void SideServer::Serve(Connection& connection) {
   const uint64_t attach_by_ms = runtime_.NowMs() + kAttachMs;
+  const Descriptor process = client::PeerProcess(connection.socket.get());
   while (!stop_.load()) {
-    pollfd look = {connection.socket.get(), POLLIN, 0};
-    const int ready = poll(&look, 1, kLookMs);
-    if (ready < 0 && errno != EINTR) break;
+    pollfd look[] = {{connection.socket.get(), POLLIN, 0}, {process.get(), POLLIN, 0}};
+    const int ready = poll(look, std::size(look), kLookMs);
+    if ((ready < 0 && errno != EINTR) || look[1].revents != 0) break;
     if (ready <= 0) {
       if (connection.session || runtime_.NowMs() < attach_by_ms) continue;
       sessions_.NoteRefused("silent", "a connection that never attached was closed");
@@ -199,13 +200,19 @@ void SideServer::ServeCalls(Connection& connection) {
   size_t parsed = 0;
   client::CallFrame frame;
   NearClient place;
+  bool expects_more = false;  // Soon, of a client that runs on another processor.
   while (!stop_.load()) {
+    if (expects_more && !looking_.exchange(true)) {  // One processor is enough for that.
+      client::AwaitBriefly(connection.socket.get());
+      looking_.store(false);
+    }
     const Status received = frame.Receive(connection.socket.get(), give_up);
     if (received.code() == ErrorCode::kInvalidArgument) {
       sessions_.NoteRefused("malformed", received.error().context);
     }
     if (!received.ok() || session.ended()) return;
     const int32_t caller = frame.header().code;
+    expects_more = caller < 0;
     parsed += frame.header().size;
     if (!ServeCall(connection, *messages, &frame)) return;
     parsed += frame.header().size;

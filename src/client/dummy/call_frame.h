@@ -20,11 +20,14 @@ inline constexpr uint32_t kCallVersion = 1;
 inline constexpr uint32_t kCallMagic = 0x4c43434d;  // "MCCL"
 
 enum class CallType : uint32_t {
-  kPut = 1,      // PutRequest, CodesReply
-  kAcquire = 2,  // AcquireRequest, AcquireReply
-  kExist = 3,    // KeysRequest, CodesReply
-  kRemove = 4,   // KeysRequest, CodesReply
-  kSizes = 5,    // KeysRequest, SizesReply
+  kPut = 1,        // PutRequest, CodesReply
+  kAcquire = 2,    // AcquireRequest, AcquireReply
+  kExist = 3,      // KeysRequest, CodesReply
+  kRemove = 4,     // KeysRequest, CodesReply
+  kSizes = 5,      // KeysRequest, SizesReply
+  kHealth = 6,     // HealthRequest, HealthReply
+  kRemoveAll = 7,  // RemoveAllRequest, RemoveAllReply
+  kMetrics = 8,    // MetricsRequest, MetricsReply
 };
 
 struct CallHeader {
@@ -39,6 +42,10 @@ static_assert(sizeof(CallHeader) == 16);
 
 inline constexpr size_t kPacketBytes = 64 << 10;
 inline constexpr size_t kFrameBytesMax = 64 << 20;  // The body.
+
+// Looks for a packet for some 30 us without sleeping, as waking a processor takes as long; at once
+// back on a host with one processor. For those who expect it that soon.
+void AwaitBriefly(int socket);
 
 // One frame in memory that is kept from call to call. Not thread-safe.
 class CallFrame {

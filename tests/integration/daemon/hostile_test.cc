@@ -234,7 +234,7 @@ TEST_F(HostileTest, ADeadClientLeavesNothing) {
 
 // What a daemon says of a place that the client has not used yet.
 TEST_F(HostileTest, APlaceOutsideOfTheMemoryIsNotRead) {
-  const std::string value(100'000, 'v');
+  const std::string value(1 << 20, 'v');  // Places of less are not noted.
   ASSERT_TRUE(daemon_->store().Put("k", BytesOf(value)).ok());
   runtime::RealRuntime runtime;
   auto link = client::Link::Connect(ClientConfig(), runtime);
