@@ -28,27 +28,32 @@ constexpr size_t kParsedMax = 4 << 20;    // Bytes of frames, before a connectio
 
 // Keeps a thread that serves calls on the processor of its client where that says that it stands
 // still meanwhile: there it is woken at once and finds what the client has touched in the caches;
-// elsewhere each way costs the wake-up of a processor that sleeps. A client that works on while it
-// waits names none: on its processor the two would take turns.
+// elsewhere each way costs the wake-up of a processor that sleeps. Away from the processor of a
+// client that works on while it waits: there the two would take turns, and there is where a thread
+// is woken that nothing keeps away.
 class NearClient {
  public:
   NearClient() : limited_(sched_getaffinity(0, sizeof(allowed_), &allowed_) == 0) {}
-  // After a call from there, for the next one; -1: anywhere. Never where the daemon may not run.
-  void Move(int32_t processor) {
-    if (processor == now_ || processor >= CPU_SETSIZE) return;
-    now_ = processor;
+  // After a call that said so (CallHeader::code), for the next one. Never where the daemon may not
+  // run.
+  void Move(int32_t said) {
+    const bool away = said < client::kAnyProcessor;
+    const int32_t processor = away ? client::AwayFrom(said) : said;
+    if (!limited_ || said == now_ || processor >= CPU_SETSIZE) return;
+    now_ = said;
     cpu_set_t wanted = allowed_;
-    if (limited_ && processor >= 0 && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
-      CPU_ZERO(&wanted);
-      CPU_SET(static_cast<size_t>(processor), &wanted);
+    if (processor >= 0 && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
+      if (!away) CPU_ZERO(&wanted);
+      if (!away) CPU_SET(static_cast<size_t>(processor), &wanted);
+      if (away && CPU_COUNT(&allowed_) > 1) CPU_CLR(static_cast<size_t>(processor), &wanted);
     }
-    if (limited_) (void)sched_setaffinity(0, sizeof(wanted), &wanted);
+    (void)sched_setaffinity(0, sizeof(wanted), &wanted);
   }
 
  private:
   cpu_set_t allowed_ = {};
   const bool limited_;  // allowed_ is known.
-  int32_t now_ = -1;
+  int32_t now_ = client::kAnyProcessor;
 };
 }  // namespace
 
@@ -200,19 +205,13 @@ void SideServer::ServeCalls(Connection& connection) {
   size_t parsed = 0;
   client::CallFrame frame;
   NearClient place;
-  bool expects_more = false;  // Soon, of a client that runs on another processor.
   while (!stop_.load()) {
-    if (expects_more && !looking_.exchange(true)) {  // One processor is enough for that.
-      client::AwaitBriefly(connection.socket.get());
-      looking_.store(false);
-    }
     const Status received = frame.Receive(connection.socket.get(), give_up);
     if (received.code() == ErrorCode::kInvalidArgument) {
       sessions_.NoteRefused("malformed", received.error().context);
     }
     if (!received.ok() || session.ended()) return;
     const int32_t caller = frame.header().code;
-    expects_more = caller < 0;
     parsed += frame.header().size;
     if (!ServeCall(connection, *messages, &frame)) return;
     parsed += frame.header().size;

@@ -58,7 +58,6 @@ class SideServer {
   std::string path_;
   client::Descriptor listener_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> looking_{false};  // A thread looks for its next call without sleeping.
   std::list<std::unique_ptr<Connection>> connections_;  // The accepting thread's.
   std::unique_ptr<Thread> thread_;
 };

@@ -288,8 +288,9 @@ Link::Started Link::Send(CallType type, Request& request, CallPool::Caller calle
   Started call = calls_.Take(caller, deadline_ms > now_ms ? deadline_ms - now_ms : 0);
   if (!call) return call;
   request.clear_session();
-  const int processor = caller == CallPool::Caller::kWaits ? sched_getcpu() : -1;
-  const bool packed = call->frame.Pack(type, processor, request);
+  const int processor = std::max(sched_getcpu(), kAnyProcessor);
+  const bool works_on = caller == CallPool::Caller::kWorksOn && processor >= 0;
+  const bool packed = call->frame.Pack(type, works_on ? AwayFrom(processor) : processor, request);
   request.mutable_session()->set_high(call->session);
   if (!packed) {
     calls_.GiveBack(std::move(call));

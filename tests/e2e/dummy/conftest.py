@@ -19,9 +19,7 @@ from services import DAEMON, daemon_program, free_port
 class Daemon:
     """A running daemon; its lines on stderr are kept in ``lines``."""
 
-    def __init__(
-        self, *arguments: str, launcher: Sequence[str] = (), **environment: str
-    ) -> None:
+    def __init__(self, *arguments: str, launcher: Sequence[str] = (), **environment: str) -> None:
         self.launcher = launcher
         self.arguments = arguments
         self.environment = environment

@@ -88,8 +88,6 @@ def other_network() -> Iterator[tuple[str, str]]:
 def test_a_daemon_in_another_network_namespace(start_daemon, dummy, other_network, port) -> None:
     """Its loopback is not ours; an address that both reach is enough, as the socket is a file."""
     name, address = other_network
-    start_daemon(
-        f"--client-server-address=0.0.0.0:{port}", launcher=("ip", "netns", "exec", name)
-    )
+    start_daemon(f"--client-server-address=0.0.0.0:{port}", launcher=("ip", "netns", "exec", name))
     assert "cannot connect: Connection refused" in refused(f"127.0.0.1:{port}")
     use(dummy(f"{address}:{port}"), "k")

@@ -106,11 +106,11 @@ def test_huge_pages_that_nobody_reserved(run_program, sqlite_url: str) -> None:
 
 
 def test_locked_memory_is_no_limit(start_daemon) -> None:
-    """BR-07: 1 GiB under a limit of 64 MiB; nothing is locked."""
+    """BR-07: 1 GiB under a limit of 8 MiB; nothing is locked."""
     code = """
         import resource, sys
         from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 20, 64 << 20))
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (8 << 20, 8 << 20))
         store = MooncakeDistributedStore()
         store.setup_dummy(0, 0, sys.argv[1])
         base = MooncakeHostMemAllocator().alloc(1 << 30)
@@ -121,7 +121,7 @@ def test_locked_memory_is_no_limit(start_daemon) -> None:
         assert store.put("k", b"v") == 0
         store.close()
         """
-    daemon = start_daemon(launcher=("prlimit", f"--memlock={64 * MIB}:{64 * MIB}"))
+    daemon = start_daemon(launcher=("prlimit", f"--memlock={8 * MIB}:{8 * MIB}"))
     command = [sys.executable, "-c", textwrap.dedent(code), daemon.address, "memory://own"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
