@@ -59,7 +59,9 @@ Result<std::unique_ptr<Link>> Link::Connect(const DummyConfig& config, Runtime& 
     const bool late = runtime.NowMs() + kRetryMs >= deadline_ms;
     if (Final(status.code()) || late || runtime.Interrupted()) return std::move(status).error();
     runtime.SleepMs(kRetryMs);
-    status = link->SayHello(deadline_ms);
+    // What the first attempt said stays: the last one may not have had the time to find out.
+    Status again = link->SayHello(deadline_ms);
+    if (again.ok() || Final(again.code())) status = std::move(again);
   }
   link->watch_ = runtime.Spawn("mc-dummy-watch", [raw = link.get()] { raw->Watch(); });
   return link;
