@@ -197,6 +197,7 @@ TEST_F(HostileTest, MalformedCallsAreRefused) {
   v1::AcquireReply reply;
   EXPECT_EQ(stub_->Acquire(&context, acquire, &reply).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_GE(Count("dummy_refused_total", "call"), 6u);
 }
 
 TEST_F(HostileTest, ADeadClientLeavesNothing) {
