@@ -47,19 +47,21 @@ Status RangeTable::Remove(const void* data) {
   return Ok();
 }
 
-bool RangeTable::Contains(const void* data, size_t size) const {
+std::optional<ConstBytes> RangeTable::Find(const void* data, size_t size) const {
   const auto base = reinterpret_cast<uintptr_t>(data);
-  if (size > UINTPTR_MAX - base) return false;
+  if (size > UINTPTR_MAX - base) return std::nullopt;
   const std::shared_ptr<const Ranges> ranges = ranges_.load();
   // Ranges that start at or before `base`, nearest first, as far back as one could reach here.
   for (auto it = ranges->by_base.upper_bound(base); it != ranges->by_base.begin();) {
     --it;
     const uintptr_t before = base - it->first;
-    if (before > ranges->largest) return false;
+    if (before > ranges->largest) break;
     const size_t longest = *std::max_element(it->second.begin(), it->second.end());
-    if (longest >= before && longest - before >= size) return true;
+    if (longest >= before && longest - before >= size) {
+      return ConstBytes(static_cast<const std::byte*>(data) - before, longest);
+    }
   }
-  return false;
+  return std::nullopt;
 }
 
 size_t RangeTable::size() const { return ranges_.load()->by_base.size(); }

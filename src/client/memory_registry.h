@@ -26,8 +26,9 @@ class RangeTable {
   void AddOwn(const void* data, size_t size);
   // The most recent registration of this base goes. kNotFound: none.
   Status Remove(const void* data);
-  // Whether the range lies within one registered range.
-  bool Contains(const void* data, size_t size) const;
+  // A registered range that the range lies within. Empty: there is none.
+  std::optional<ConstBytes> Find(const void* data, size_t size) const;
+  bool Contains(const void* data, size_t size) const { return Find(data, size).has_value(); }
   size_t size() const;
 
  private:

@@ -20,7 +20,10 @@ namespace {
 constexpr size_t kItemsMax = 8'192;
 constexpr uint64_t kLeaseGraceMs = 15'000;  // What a client gets on top of what it may count on.
 
-Error Malformed(const std::string& what) { return InvalidArgument("malformed request: " + what); }
+Error Malformed(Sessions& sessions, const std::string& what) {
+  sessions.NoteRefused("call", "a malformed call of a dummy client: " + what);
+  return InvalidArgument("malformed request: " + what);
+}
 
 // The name under which a client's call is counted, as a constant: what is not one of the API's
 // names is not taken from it.
@@ -132,11 +135,11 @@ Status Calls::Put(Session& session, const v1::PutRequest& request, v1::CodesRepl
   const ApiScope scope(ApiOf(request.api()));
   sessions_.DropReleased();  // What has been read may make room.
   PutPlan plan;
-  if (!ReadPut(request, session, &plan)) return Malformed("put");
+  if (!ReadPut(request, session, &plan)) return Malformed(sessions_, "put");
   std::function<bool()> wanted;
   if (!plan.regions.empty()) {
     wanted = session.Watch(request.mark().slot(), request.mark().sequence());
-    if (!wanted) return Malformed("a put from regions needs a mark");
+    if (!wanted) return Malformed(sessions_, "a put from regions needs a mark");
   }
   std::vector<PutItem> items;
   items.reserve(plan.keys.size());
@@ -174,7 +177,7 @@ Status Calls::Acquire(Session& session, const v1::AcquireRequest& request,
   const bool ranged = request.offsets_size() > 0;
   if (!ReadKeys(request.keys(), &keys) || request.limits_size() != count ||
       (ranged && request.offsets_size() != count)) {
-    return Malformed("acquire");
+    return Malformed(sessions_, "acquire");
   }
   const uint64_t now_ms = store_.parts().runtime->NowMs();
   session.DropReleased(now_ms);
@@ -202,7 +205,7 @@ Status Calls::Acquire(Session& session, const v1::AcquireRequest& request,
 Status Calls::Exist(const v1::KeysRequest& request, v1::CodesReply* reply) {
   const ApiScope scope(ApiOf(request.api()));
   std::vector<std::string_view> keys;
-  if (!ReadKeys(request.keys(), &keys)) return Malformed("exist");
+  if (!ReadKeys(request.keys(), &keys)) return Malformed(sessions_, "exist");
   for (const auto& result : store_.ExistMany(keys, request.tenant())) {
     if (result.ok()) {
       reply->add_codes(static_cast<int32_t>(*result));
@@ -217,7 +220,7 @@ Status Calls::Remove(const v1::KeysRequest& request, v1::CodesReply* reply) {
   const ApiScope scope(ApiOf(request.api()));
   sessions_.DropReleased();  // So that its space is free when the key is gone.
   std::vector<std::string_view> keys;
-  if (!ReadKeys(request.keys(), &keys)) return Malformed("remove");
+  if (!ReadKeys(request.keys(), &keys)) return Malformed(sessions_, "remove");
   for (const Status& status : store_.RemoveMany(keys, request.tenant())) {
     if (status.ok()) {
       reply->add_codes(0);
@@ -231,7 +234,7 @@ Status Calls::Remove(const v1::KeysRequest& request, v1::CodesReply* reply) {
 Status Calls::Sizes(const v1::KeysRequest& request, v1::SizesReply* reply) {
   const ApiScope scope(ApiOf(request.api()));
   std::vector<std::string_view> keys;
-  if (!ReadKeys(request.keys(), &keys)) return Malformed("sizes");
+  if (!ReadKeys(request.keys(), &keys)) return Malformed(sessions_, "sizes");
   for (std::string_view key : keys) {
     const Result<uint64_t> size = store_.GetSize(key, request.tenant());
     reply->add_sizes(size.value_or(0));
@@ -244,13 +247,36 @@ Status Calls::Sizes(const v1::KeysRequest& request, v1::SizesReply* reply) {
   return Ok();
 }
 
+Status Calls::Health(v1::HealthReply* reply) {
+  reply->set_status(store_.closed() ? 1 : 0);
+  return Ok();
+}
+
+Status Calls::RemoveAll(const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply) {
+  const Result<uint64_t> removed = store_.RemoveAll(request.tenant());
+  if (removed.ok()) {
+    reply->set_removed(*removed);
+  } else {
+    reply->set_code(static_cast<int32_t>(removed.code()));
+    reply->set_error(removed.error().context);
+  }
+  return Ok();
+}
+
+Status Calls::Metrics(v1::MetricsReply* reply) {
+  sessions_.RefreshGauges();
+  reply->set_text(store_.MetricsText());
+  return Ok();
+}
+
 namespace {
 
 template <typename Request, typename Reply, typename Call>
-Status Answer(CallFrame* frame, Request& request, Reply& reply, Call call) {
+Status Answer(Sessions& sessions, CallFrame* frame, Request& request, Reply& reply, Call call) {
   const CallType type = frame->header().type;
   reply.Clear();
-  Status status = frame->Unpack(&request) ? call(request, &reply) : Malformed("its bytes");
+  Status status =
+      frame->Unpack(&request) ? call(request, &reply) : Malformed(sessions, "its bytes");
   if (status.ok() && frame->Pack(type, 0, reply)) return Ok();
   const Error error = status.ok() ? BackPressure("too large an answer; ask for fewer items")
                                   : std::move(status).error();
@@ -262,23 +288,47 @@ Status Answer(CallFrame* frame, Request& request, Reply& reply, Call call) {
 
 }  // namespace
 
+// Those whose messages are not worth keeping.
+Status Calls::ServeRare(CallFrame* frame) {
+  v1::HealthRequest health;
+  v1::HealthReply healthy;
+  v1::RemoveAllRequest remove_all;
+  v1::RemoveAllReply removed;
+  v1::MetricsRequest metrics;
+  v1::MetricsReply measured;
+  switch (frame->header().type) {
+    case CallType::kHealth:
+      return Answer(sessions_, frame, health, healthy,
+                    [&](auto&, auto* reply) { return Health(reply); });
+    case CallType::kRemoveAll:
+      return Answer(sessions_, frame, remove_all, removed,
+                    [&](auto& request, auto* reply) { return RemoveAll(request, reply); });
+    default:
+      return Answer(sessions_, frame, metrics, measured,
+                    [&](auto&, auto* reply) { return Metrics(reply); });
+  }
+}
+
 Status Calls::Serve(Session& session, Messages& messages, CallFrame* frame) {
   switch (frame->header().type) {
     case CallType::kPut:
-      return Answer(frame, messages.put, messages.codes,
+      return Answer(sessions_, frame, messages.put, messages.codes,
                     [&](auto& request, auto* reply) { return Put(session, request, reply); });
     case CallType::kAcquire:
-      return Answer(frame, messages.acquire, messages.acquired,
+      return Answer(sessions_, frame, messages.acquire, messages.acquired,
                     [&](auto& request, auto* reply) { return Acquire(session, request, reply); });
     case CallType::kExist:
-      return Answer(frame, messages.keys, messages.codes,
+      return Answer(sessions_, frame, messages.keys, messages.codes,
                     [&](auto& request, auto* reply) { return Exist(request, reply); });
     case CallType::kRemove:
-      return Answer(frame, messages.keys, messages.codes,
+      return Answer(sessions_, frame, messages.keys, messages.codes,
                     [&](auto& request, auto* reply) { return Remove(request, reply); });
     case CallType::kSizes:
-      return Answer(frame, messages.keys, messages.sizes,
+      return Answer(sessions_, frame, messages.keys, messages.sizes,
                     [&](auto& request, auto* reply) { return Sizes(request, reply); });
+    case CallType::kHealth:
+    case CallType::kRemoveAll:
+    case CallType::kMetrics: return ServeRare(frame);
   }
   return InvalidArgument("no such call");
 }

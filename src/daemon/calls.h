@@ -1,4 +1,4 @@
-// Calls: what dummy clients ask of the daemon about values, whichever way the question came
+// Calls: what dummy clients ask of the daemon, whichever way the question came
 // (gRPC, or a frame on the Unix socket). What a message says is checked before it is used.
 // Thread-safe.
 #pragma once
@@ -27,6 +27,9 @@ class Calls {
   Status Exist(const v1::KeysRequest& request, v1::CodesReply* reply);
   Status Remove(const v1::KeysRequest& request, v1::CodesReply* reply);
   Status Sizes(const v1::KeysRequest& request, v1::SizesReply* reply);
+  Status Health(v1::HealthReply* reply);
+  Status RemoveAll(const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply);
+  Status Metrics(v1::MetricsReply* reply);
 
   // The messages of one connection, kept from call to call for their memory.
   struct Messages {
@@ -41,6 +44,8 @@ class Calls {
   Status Serve(Session& session, Messages& messages, client::CallFrame* frame);
 
  private:
+  Status ServeRare(client::CallFrame* frame);
+
   client::LocalStore& store_;
   Sessions& sessions_;
   Scratch& scratch_;

@@ -28,27 +28,32 @@ constexpr size_t kParsedMax = 4 << 20;    // Bytes of frames, before a connectio
 
 // Keeps a thread that serves calls on the processor of its client where that says that it stands
 // still meanwhile: there it is woken at once and finds what the client has touched in the caches;
-// elsewhere each way costs the wake-up of a processor that sleeps. A client that works on while it
-// waits names none: on its processor the two would take turns.
+// elsewhere each way costs the wake-up of a processor that sleeps. Away from the processor of a
+// client that works on while it waits: there the two would take turns, and there is where a thread
+// is woken that nothing keeps away.
 class NearClient {
  public:
   NearClient() : limited_(sched_getaffinity(0, sizeof(allowed_), &allowed_) == 0) {}
-  // After a call from there, for the next one; -1: anywhere. Never where the daemon may not run.
-  void Move(int32_t processor) {
-    if (processor == now_ || processor >= CPU_SETSIZE) return;
-    now_ = processor;
+  // After a call that said so (CallHeader::code), for the next one. Never where the daemon may not
+  // run.
+  void Move(int32_t said) {
+    const bool away = said < client::kAnyProcessor;
+    const int32_t processor = away ? client::AwayFrom(said) : said;
+    if (!limited_ || said == now_ || processor >= CPU_SETSIZE) return;
+    now_ = said;
     cpu_set_t wanted = allowed_;
-    if (limited_ && processor >= 0 && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
-      CPU_ZERO(&wanted);
-      CPU_SET(static_cast<size_t>(processor), &wanted);
+    if (processor >= 0 && CPU_ISSET(static_cast<size_t>(processor), &allowed_)) {
+      if (!away) CPU_ZERO(&wanted);
+      if (!away) CPU_SET(static_cast<size_t>(processor), &wanted);
+      if (away && CPU_COUNT(&allowed_) > 1) CPU_CLR(static_cast<size_t>(processor), &wanted);
     }
-    if (limited_) (void)sched_setaffinity(0, sizeof(wanted), &wanted);
+    (void)sched_setaffinity(0, sizeof(wanted), &wanted);
   }
 
  private:
   cpu_set_t allowed_ = {};
   const bool limited_;  // allowed_ is known.
-  int32_t now_ = -1;
+  int32_t now_ = client::kAnyProcessor;
 };
 }  // namespace
 
@@ -124,10 +129,11 @@ void SideServer::Reap() {
 
 void SideServer::Serve(Connection& connection) {
   const uint64_t attach_by_ms = runtime_.NowMs() + kAttachMs;
+  const Descriptor process = client::PeerProcess(connection.socket.get());
   while (!stop_.load()) {
-    pollfd look = {connection.socket.get(), POLLIN, 0};
-    const int ready = poll(&look, 1, kLookMs);
-    if (ready < 0 && errno != EINTR) break;
+    pollfd look[] = {{connection.socket.get(), POLLIN, 0}, {process.get(), POLLIN, 0}};
+    const int ready = poll(look, std::size(look), kLookMs);
+    if ((ready < 0 && errno != EINTR) || look[1].revents != 0) break;
     if (ready <= 0) {
       if (connection.session || runtime_.NowMs() < attach_by_ms) continue;
       sessions_.NoteRefused("silent", "a connection that never attached was closed");

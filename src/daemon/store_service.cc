@@ -109,40 +109,46 @@ class StoreServer::Impl final : public v1::StoreDaemon::Service {
 
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request,
                      v1::HelloReply* reply) override {
-    if (request->version() != client::kDaemonProtocolVersion) {
-      return Refuse(grpc::StatusCode::UNIMPLEMENTED,
-                    fmt::format("protocol version {}, this daemon speaks {}", request->version(),
-                                client::kDaemonProtocolVersion));
+    const Status welcome = Welcome(*request, reply);
+    if (welcome.ok()) return grpc::Status::OK;
+    // In the message, which our clients read, unlike the trailer that carries gRPC's own status.
+    reply->Clear();
+    reply->set_code(static_cast<int32_t>(welcome.code()));
+    reply->set_error(welcome.error().context);
+    return grpc::Status::OK;
+  }
+
+  Status Welcome(const v1::HelloRequest& request, v1::HelloReply* reply) {
+    if (request.version() != client::kDaemonProtocolVersion) {
+      return Unsupported(fmt::format("protocol version {}, this daemon speaks {}",
+                                     request.version(), client::kDaemonProtocolVersion));
     }
-    if (!parts_.secret.empty() && !Proven(*request)) {
+    if (!parts_.secret.empty() && !Proven(request)) {
       parts_.sessions.NoteRefused("secret", "a dummy client without the cluster secret");
-      return Refuse(grpc::StatusCode::UNAUTHENTICATED,
-                    "the cluster secret is missing or wrong (MC_STORE_RS_CLUSTER_SECRET)");
+      return InvalidState("the cluster secret is missing or wrong (MC_STORE_RS_CLUSTER_SECRET)");
     }
     std::string socket_path;
     std::optional<uint32_t> domain;
     {
       base::MutexLock lock(mu_);
       socket_path = parts_.socket_path;
-      domain = DomainLocked(request->scope());
-      if (!domain) return NoScopeLocked(request->scope());
+      domain = DomainLocked(request.scope());
+      if (!domain) return NoScopeLocked(request.scope());
     }
-    if (socket_path.empty()) return Refuse(grpc::StatusCode::UNAVAILABLE, "still starting");
-    const SessionPtr session = parts_.sessions.Create(*domain, request->pid());
-    if (!session) return Refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many clients");
+    if (socket_path.empty()) return TransportError("still starting");
+    const SessionPtr session = parts_.sessions.Create(*domain, request.pid());
+    if (!session) return BackPressure("too many clients");
     reply->mutable_session()->set_high(session->id().high);
     reply->mutable_session()->set_low(session->id().low);
     reply->set_socket_path(socket_path);
     reply->set_node(parts_.store.NodeName());
     reply->set_lease_ms(kLeaseMs);
-    return grpc::Status::OK;
+    return Ok();
   }
 
   grpc::Status Health(grpc::ServerContext*, const v1::HealthRequest* request,
                       v1::HealthReply* reply) override {
-    if (!SessionOf(*request)) return Unknown();
-    reply->set_status(parts_.store.closed() ? 1 : 0);
-    return grpc::Status::OK;
+    return SessionOf(*request) ? StatusOf(parts_.calls.Health(reply)) : Unknown();
   }
 
   grpc::Status Put(grpc::ServerContext*, const v1::PutRequest* request,
@@ -174,23 +180,12 @@ class StoreServer::Impl final : public v1::StoreDaemon::Service {
 
   grpc::Status RemoveAll(grpc::ServerContext*, const v1::RemoveAllRequest* request,
                          v1::RemoveAllReply* reply) override {
-    if (!SessionOf(*request)) return Unknown();
-    const Result<uint64_t> removed = parts_.store.RemoveAll(request->tenant());
-    if (removed.ok()) {
-      reply->set_removed(*removed);
-    } else {
-      reply->set_code(static_cast<int32_t>(removed.code()));
-      reply->set_error(removed.error().context);
-    }
-    return grpc::Status::OK;
+    return SessionOf(*request) ? StatusOf(parts_.calls.RemoveAll(*request, reply)) : Unknown();
   }
 
   grpc::Status Metrics(grpc::ServerContext*, const v1::MetricsRequest* request,
                        v1::MetricsReply* reply) override {
-    if (!SessionOf(*request)) return Unknown();
-    parts_.sessions.RefreshGauges();
-    reply->set_text(parts_.store.MetricsText());
-    return grpc::Status::OK;
+    return SessionOf(*request) ? StatusOf(parts_.calls.Metrics(reply)) : Unknown();
   }
 
  private:
@@ -209,13 +204,13 @@ class StoreServer::Impl final : public v1::StoreDaemon::Service {
     return parts_.scopes.emplace(scope, static_cast<uint32_t>(parts_.scopes.size())).first->second;
   }
 
-  grpc::Status NoScopeLocked(const std::string& scope) const MC_REQUIRES(mu_) {
+  Error NoScopeLocked(const std::string& scope) const MC_REQUIRES(mu_) {
     std::string served;
     for (const auto& [name, domain] : parts_.scopes) {
       served.append(served.empty() ? "" : ", ").append(name);
     }
-    return Refuse(grpc::StatusCode::NOT_FOUND,
-                  fmt::format("worker scope \"{}\" is not served here; served: {}", scope, served));
+    return InvalidState(
+        fmt::format("worker scope \"{}\" is not served here; served: {}", scope, served));
   }
 
   template <typename Request>

@@ -20,25 +20,37 @@ inline constexpr uint32_t kCallVersion = 1;
 inline constexpr uint32_t kCallMagic = 0x4c43434d;  // "MCCL"
 
 enum class CallType : uint32_t {
-  kPut = 1,      // PutRequest, CodesReply
-  kAcquire = 2,  // AcquireRequest, AcquireReply
-  kExist = 3,    // KeysRequest, CodesReply
-  kRemove = 4,   // KeysRequest, CodesReply
-  kSizes = 5,    // KeysRequest, SizesReply
+  kPut = 1,        // PutRequest, CodesReply
+  kAcquire = 2,    // AcquireRequest, AcquireReply
+  kExist = 3,      // KeysRequest, CodesReply
+  kRemove = 4,     // KeysRequest, CodesReply
+  kSizes = 5,      // KeysRequest, SizesReply
+  kHealth = 6,     // HealthRequest, HealthReply
+  kRemoveAll = 7,  // RemoveAllRequest, RemoveAllReply
+  kMetrics = 8,    // MetricsRequest, MetricsReply
 };
 
 struct CallHeader {
   uint32_t magic = kCallMagic;
   CallType type = CallType::kPut;
-  // Of an answer: 0 or an ErrorCode. Of a request: the processor that the caller runs on, where
-  // the daemon had best run as well, if the caller does nothing but wait; -1: any.
+  // Of an answer: 0 or an ErrorCode. Of a request: where the daemon had best run. The caller's
+  // processor if the caller does nothing but wait, AwayFrom that if it works on; kAnyProcessor.
   int32_t code = 0;
   uint32_t size = 0;  // Of the body.
 };
 static_assert(sizeof(CallHeader) == 16);
 
+inline constexpr int32_t kAnyProcessor = -1;
+// A code below kAnyProcessor for a processor, and back.
+inline constexpr int32_t AwayFrom(int32_t processor) { return -2 - processor; }
+
 inline constexpr size_t kPacketBytes = 64 << 10;
 inline constexpr size_t kFrameBytesMax = 64 << 20;  // The body.
+
+// Looks for a packet for some 30 us without sleeping, as waking a processor takes as long; at once
+// back on a host with one processor. For those who expect it that soon, of somebody who runs
+// elsewhere.
+void AwaitBriefly(int socket);
 
 // One frame in memory that is kept from call to call. Not thread-safe.
 class CallFrame {

@@ -17,6 +17,8 @@ constexpr size_t kItemsPerCallMax = 4'096;
 constexpr size_t kUnknownPerCallMax = 128;  // Items whose size only the daemon knows.
 constexpr uint64_t kBytesPerCallMax = 256ULL << 20;
 constexpr int kRoundsMax = 3;
+// A call that copies while it asks wakes another processor, which takes as long as copying this.
+constexpr uint64_t kAheadBytesMin = 512 << 10;
 
 bool Whole(const daemon_v1::AcquireReply& reply, size_t items) {
   const int count = static_cast<int>(items);
@@ -27,6 +29,12 @@ bool Whole(const daemon_v1::AcquireReply& reply, size_t items) {
 
 bool Inside(ConstBytes memory, uint64_t offset, uint64_t size) {
   return offset <= memory.size() && size <= memory.size() - offset;
+}
+
+bool WorthCopyingAhead(std::span<const PlaceHints::Hint> hints) {
+  uint64_t bytes = 0;
+  for (const PlaceHints::Hint& hint : hints) bytes += hint.size;
+  return bytes >= kAheadBytesMin;
 }
 
 // Whether a place in the area may still be good at the next read.
@@ -65,9 +73,12 @@ std::vector<Result<uint64_t>> DummyGet::Run() {
 
 size_t DummyGet::EndOfPart(const std::vector<size_t>& pending, size_t begin) const {
   uint64_t bytes = 0;
+  uint64_t key_bytes = 0;
   size_t unknown = 0;
   size_t end = begin;
   for (; end < pending.size() && end - begin < kItemsPerCallMax; ++end) {
+    key_bytes += wanted_.keys[pending[end]].size();
+    if (key_bytes > kKeyBytesPerCallMax) break;
     const uint64_t limit = wanted_.limits[pending[end]];
     if (limit == UINT64_MAX) {
       if (++unknown > kUnknownPerCallMax) break;
@@ -107,9 +118,9 @@ void DummyGet::Ask(std::span<const size_t> items, std::vector<size_t>* again) {
   ahead_.clear();
   hint_keys_.clear();
   Link::Started started;
-  if (CopyAheadWanted(items)) {
+  if (const auto hints = FindHints(items); WorthCopyingAhead(hints)) {
     started = link_.Start(CallType::kAcquire, request, deadline_ms);
-    if (started) CopyAhead(items, started->session);
+    if (started) CopyAhead(items, hints, started->session);
   }
   const Status status = link_.Acquire(request, &reply, deadline_ms, std::move(started));
   if (!status.ok() || !Whole(reply, items.size())) {
@@ -176,13 +187,18 @@ Result<uint64_t> DummyGet::Copy(size_t i, const daemon_v1::AcquireReply& reply, 
 
 // Only whole values, into memory that is there already, no two of them into the same: one that
 // turns out missing must not have spoilt another.
-bool DummyGet::CopyAheadWanted(std::span<const size_t> items) const {
+bool DummyGet::MayCopyAhead(std::span<const size_t> items) const {
   if (!wanted_.offsets.empty()) return false;
+  uint64_t bytes = 0;
+  for (size_t i : items) {
+    if (wanted_.limits[i] == UINT64_MAX) return false;
+    bytes += wanted_.limits[i];
+  }
+  if (bytes < kAheadBytesMin) return false;
   std::vector<ConstBytes> all;
   all.reserve(items.size());
   bool sorted = true;
   for (size_t i : items) {
-    if (wanted_.limits[i] == UINT64_MAX) return false;
     const auto targets = wanted_.targets(i, 0);
     if (!targets) return false;
     for (MutableBytes target : *targets) {
@@ -200,11 +216,16 @@ bool DummyGet::CopyAheadWanted(std::span<const size_t> items) const {
   return true;
 }
 
-void DummyGet::CopyAhead(std::span<const size_t> items, uint64_t session) {
+std::vector<PlaceHints::Hint> DummyGet::FindHints(std::span<const size_t> items) {
+  if (!MayCopyAhead(items)) return {};
   hint_keys_.reserve(items.size());
   for (size_t i : items) hint_keys_.push_back(PlaceHints::KeyOf(tenant_, wanted_.keys[i]));
+  return hints_.Find(hint_keys_);
+}
+
+void DummyGet::CopyAhead(std::span<const size_t> items, std::span<const PlaceHints::Hint> hints,
+                         uint64_t session) {
   ahead_.resize(items.size());
-  const std::vector<PlaceHints::Hint> hints = hints_.Find(hint_keys_);
   uint64_t area_id = 0;
   std::shared_ptr<const MappedMemory> area;
   for (size_t k = 0; k < items.size(); ++k) {
@@ -229,7 +250,7 @@ void DummyGet::NotePlaces(std::span<const size_t> items, const daemon_v1::Acquir
     if (good && Lasting(reply.areas(column))) {
       places.push_back({hint_keys_[k], session, reply.areas(column), reply.offsets(column),
                         reply.sizes(column)});
-    } else if (ahead_[k].copied) {
+    } else if (!ahead_.empty() && ahead_[k].copied) {
       hints_.Forget(hint_keys_[k]);
     }
   }

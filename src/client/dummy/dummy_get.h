@@ -49,8 +49,11 @@ class DummyGet {
   void Settle(std::span<const size_t> items, const daemon_v1::AcquireReply& reply, uint64_t session,
               std::vector<size_t>* again);
   Result<uint64_t> Copy(size_t i, const daemon_v1::AcquireReply& reply, int k, uint64_t session);
-  bool CopyAheadWanted(std::span<const size_t> items) const;
-  void CopyAhead(std::span<const size_t> items, uint64_t session);
+  bool MayCopyAhead(std::span<const size_t> items) const;
+  // Where the items were found last; empty: nobody is to look there, or to note it.
+  std::vector<PlaceHints::Hint> FindHints(std::span<const size_t> items);
+  void CopyAhead(std::span<const size_t> items, std::span<const PlaceHints::Hint> hints,
+                 uint64_t session);
   void NotePlaces(std::span<const size_t> items, const daemon_v1::AcquireReply& reply,
                   uint64_t session);
 
@@ -63,7 +66,7 @@ class DummyGet {
   const std::string_view tenant_;
   uint64_t start_ms_ = 0;
   std::vector<Result<uint64_t>> results_;
-  std::vector<uint64_t> hint_keys_;  // As the items of a part; empty: there are no hints.
+  std::vector<uint64_t> hint_keys_;  // As the items of a part; empty: places are not noted.
   std::vector<Ahead> ahead_;
   alignas(8) char messages_[kMessageBytes];
 };

@@ -12,7 +12,6 @@ namespace mooncake::client {
 namespace {
 constexpr uint64_t kStagingBytes = 32ULL << 20;
 constexpr size_t kItemsMax = 4'096;
-constexpr uint64_t kKeyBytesMax = 32ULL << 20;
 }  // namespace
 
 // --- Staging --------------------------------------------------------------------------------
@@ -72,46 +71,73 @@ Result<Staging::Lease> Staging::LeaseAlone(uint64_t size) {
 
 // --- DummyPut -------------------------------------------------------------------------------
 
-DummyPut::DummyPut(Link& link, Staging& staging, const PutOptions& options)
-    : link_(link), staging_(staging) {
+DummyPut::DummyPut(Link& link, Staging& staging, const PutOptions& options, size_t values)
+    : link_(link),
+      staging_(staging),
+      arena_(messages_, sizeof(messages_)),
+      request_(*google::protobuf::Arena::CreateMessage<daemon_v1::PutRequest>(&arena_)) {
   request_.set_tenant(std::string(options.tenant));
   request_.set_api(std::string(ApiScope::OfThread().name));
   request_.set_if_absent(options.if_absent);
-  const ReplicateConfig* replicate = options.replicate;
-  if (replicate == nullptr) return;
+  if (options.replicate != nullptr) FillPolicy(*options.replicate);
+  const size_t count = std::min(values, kItemsMax);
+  for (auto* column :
+       {request_.mutable_regions(), request_.mutable_offsets(), request_.mutable_sizes()}) {
+    column->Reserve(static_cast<int>(count));
+  }
+  request_.mutable_piece_counts()->Reserve(static_cast<int>(count));
+  request_.mutable_keys()->mutable_sizes()->Reserve(static_cast<int>(count));
+  indices_.reserve(count);
+}
+
+void DummyPut::FillPolicy(const ReplicateConfig& replicate) {
   daemon_v1::ReplicatePolicy& policy = *request_.mutable_policy();
-  policy.set_replica_num(replicate->replica_num);
-  for (const std::string& name : replicate->preferred_segments) {
+  policy.set_replica_num(replicate.replica_num);
+  for (const std::string& name : replicate.preferred_segments) {
     policy.add_preferred_segments(name);
   }
-  for (const std::string& name : replicate->preferred_storage_owners) {
+  for (const std::string& name : replicate.preferred_storage_owners) {
     policy.add_preferred_storage_owners(name);
   }
-  policy.set_prefer_local(replicate->prefer_local);
-  policy.set_with_soft_pin(replicate->with_soft_pin);
-  policy.set_prefer_alloc_in_same_node(replicate->prefer_alloc_in_same_node);
+  policy.set_prefer_local(replicate.prefer_local);
+  policy.set_with_soft_pin(replicate.with_soft_pin);
+  policy.set_prefer_alloc_in_same_node(replicate.prefer_alloc_in_same_node);
+}
+
+bool DummyPut::FindRegion(Piece& piece, const RegionOf& region_of) {
+  const std::byte* const data = piece.bytes.data();
+  const auto inside = [&](ConstBytes memory) {
+    const std::less_equal<> before;
+    return !memory.empty() && before(memory.data(), data) &&
+           before(data + piece.bytes.size(), memory.data() + memory.size());
+  };
+  if (!inside(last_.memory)) {
+    const std::optional<RegionRange> found = region_of(data, piece.bytes.size());
+    if (!found) return false;
+    last_ = *found;
+  }
+  piece.region = last_.region;
+  piece.offset = last_.offset + static_cast<uint64_t>(data - last_.memory.data());
+  return true;
 }
 
 Result<bool> DummyPut::Add(size_t index, const PutItem& item, const RegionOf& region_of) {
-  if (indices_.size() >= kItemsMax || request_.keys().blob().size() >= kKeyBytesMax) return false;
-  std::vector<Piece> pieces;
+  if (indices_.size() >= kItemsMax || request_.keys().blob().size() >= kKeyBytesPerCallMax)
+    return false;
+  pieces_.clear();
   uint64_t unregistered = 0;
   for (ConstBytes part : item.parts) {
     if (part.empty()) continue;
-    Piece& piece = pieces.emplace_back(Piece{0, 0, part});
-    if (const auto region = region_of(part.data(), part.size())) {
-      std::tie(piece.region, piece.offset) = *region;
-    } else {
-      unregistered += part.size();
-    }
+    Piece& piece = pieces_.emplace_back(Piece{0, 0, part});
+    if (!FindRegion(piece, region_of)) unregistered += part.size();
   }
   if (unregistered > 0) {
-    MC_TRY(const bool staged, Stage(pieces, unregistered));
+    MC_TRY(const bool staged, Stage(unregistered));
     if (!staged) return false;
   }
   AddKey(item.key, request_.mutable_keys());
-  request_.add_piece_counts(static_cast<uint32_t>(pieces.size()));
-  for (const Piece& piece : pieces) {
+  request_.add_piece_counts(static_cast<uint32_t>(pieces_.size()));
+  for (const Piece& piece : pieces_) {
     uses_regions_ |= piece.region != 0;
     request_.add_regions(piece.region);
     request_.add_offsets(piece.offset);
@@ -121,10 +147,10 @@ Result<bool> DummyPut::Add(size_t index, const PutItem& item, const RegionOf& re
   return true;
 }
 
-Result<bool> DummyPut::Stage(std::vector<Piece>& pieces, uint64_t bytes) {
+Result<bool> DummyPut::Stage(uint64_t bytes) {
   std::string& inline_bytes = *request_.mutable_inline_bytes();
   if (bytes <= kInlineValueMax && inline_bytes.size() + bytes <= kInlineMessageMax) {
-    for (Piece& piece : pieces) {
+    for (Piece& piece : pieces_) {
       if (piece.region != 0) continue;
       piece.offset = inline_bytes.size();
       inline_bytes.append(TextOf(piece.bytes));
@@ -137,7 +163,7 @@ Result<bool> DummyPut::Stage(std::vector<Piece>& pieces, uint64_t bytes) {
     MC_TRY(lease, staging_.LeaseAlone(bytes));
   }
   uint64_t used = 0;
-  for (Piece& piece : pieces) {
+  for (Piece& piece : pieces_) {
     if (piece.region != 0) continue;
     std::memcpy(lease->bytes.data() + used, piece.bytes.data(), piece.bytes.size());
     piece.region = lease->region;
@@ -150,7 +176,7 @@ Result<bool> DummyPut::Stage(std::vector<Piece>& pieces, uint64_t bytes) {
 
 void DummyPut::Send(std::vector<Status>* statuses) {
   if (indices_.empty()) return;
-  daemon_v1::CodesReply reply;
+  auto& reply = *google::protobuf::Arena::CreateMessage<daemon_v1::CodesReply>(&arena_);
   Status status;
   {
     // Ends before the caller may touch its memory again.

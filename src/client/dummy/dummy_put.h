@@ -3,6 +3,8 @@
 // are few, in a staging region that they are copied to.
 #pragma once
 
+#include <google/protobuf/arena.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -52,12 +54,21 @@ class Staging {
   std::atomic<uint64_t> next_region_{2};
 };
 
+// Registered memory, and where the daemon finds it.
+struct RegionRange {
+  ConstBytes memory;
+  uint64_t region = 0;
+  uint64_t offset = 0;  // Of the memory's first byte.
+};
+
 // One call with some of a batch's values.
 class DummyPut {
  public:
-  using RegionOf = std::function<std::optional<std::pair<uint64_t, uint64_t>>(const void*, size_t)>;
+  // What was registered around a range. Empty: it is not registered.
+  using RegionOf = std::function<std::optional<RegionRange>(const void*, size_t)>;
 
-  DummyPut(Link& link, Staging& staging, const PutOptions& options);
+  // `values`: about how many will be added.
+  DummyPut(Link& link, Staging& staging, const PutOptions& options, size_t values);
   // False: the call is full without it.
   Result<bool> Add(size_t index, const PutItem& item, const RegionOf& region_of);
   // Fills the statuses of what was added. The item's memory is read until then.
@@ -69,11 +80,19 @@ class DummyPut {
     uint64_t offset = 0;
     ConstBytes bytes;
   };
-  Result<bool> Stage(std::vector<Piece>& pieces, uint64_t bytes);
+  void FillPolicy(const ReplicateConfig& replicate);
+  bool FindRegion(Piece& piece, const RegionOf& region_of);
+  Result<bool> Stage(uint64_t bytes);
+
+  static constexpr size_t kMessageBytes = 16 << 10;  // Of a batch of the usual size.
 
   Link& link_;
   Staging& staging_;
-  daemon_v1::PutRequest request_;
+  alignas(8) char messages_[kMessageBytes];
+  google::protobuf::Arena arena_;
+  daemon_v1::PutRequest& request_;
+  RegionRange last_;           // Most values of a batch come from one.
+  std::vector<Piece> pieces_;  // Of the value that is being added.
   std::vector<size_t> indices_;
   std::vector<Staging::Lease> leases_;
   bool uses_regions_ = false;

@@ -61,7 +61,7 @@ std::vector<Status> DummyStore::PutMany(std::span<const PutItem> items, const Pu
   std::vector<Status> statuses(items.size());
   const auto region_of = [this](const void* data, size_t size) { return RegionOf(data, size); };
   for (size_t next = 0; next < items.size();) {
-    DummyPut put(*link_, staging_, options);
+    DummyPut put(*link_, staging_, options, items.size() - next);
     for (; next < items.size(); ++next) {
       if (statuses[next] = CheckKey(items[next].key); !statuses[next]) continue;
       const Result<bool> added = put.Add(next, items[next], region_of);
@@ -147,8 +147,13 @@ void AskInParts(std::span<const std::string_view> keys, std::string_view tenant,
       good.push_back(i);
     }
   }
-  for (size_t begin = 0; begin < good.size(); begin += kItemsPerCallMax) {
-    const size_t end = std::min(good.size(), begin + kItemsPerCallMax);
+  size_t end = 0;
+  for (size_t begin = 0; begin < good.size(); begin = end) {
+    uint64_t bytes = 0;
+    for (; end < good.size() && end - begin < kItemsPerCallMax; ++end) {
+      bytes += keys[good[end]].size();
+      if (bytes > kKeyBytesPerCallMax) break;
+    }
     daemon_v1::KeysRequest request;
     request.set_tenant(std::string(tenant));
     request.set_api(std::string(ApiScope::OfThread().name));
@@ -292,15 +297,17 @@ Status DummyStore::UnregisterBuffer(void* data) {
   return Ok();
 }
 
-std::optional<std::pair<uint64_t, uint64_t>> DummyStore::RegionOf(const void* data,
-                                                                  size_t size) const {
+std::optional<RegionRange> DummyStore::RegionOf(const void* data, size_t size) const {
   if (!config_.find_shared) return std::nullopt;
   const auto shared = config_.find_shared(data, size);
   if (!shared) return std::nullopt;
   base::MutexLock lock(mu_);
   const auto found = registered_.find(shared->allocation);
-  if (found == registered_.end() || !found->second->Contains(data, size)) return std::nullopt;
-  return std::pair(shared->allocation, shared->offset);
+  if (found == registered_.end()) return std::nullopt;
+  const std::optional<ConstBytes> memory = found->second->Find(data, size);
+  if (!memory) return std::nullopt;
+  const auto before = static_cast<uint64_t>(static_cast<const std::byte*>(data) - memory->data());
+  return RegionRange{*memory, shared->allocation, shared->offset - before};
 }
 
 bool DummyStore::IsRegistered(const void* data, size_t size) const {

@@ -62,8 +62,8 @@ class DummyStore final : public Store {
  private:
   std::vector<Result<uint64_t>> Read(const GetWanted& wanted, std::string_view tenant);
 
-  // The region and offset of registered memory.
-  std::optional<std::pair<uint64_t, uint64_t>> RegionOf(const void* data, size_t size) const;
+  // What was registered around a range, and where the daemon has it.
+  std::optional<RegionRange> RegionOf(const void* data, size_t size) const;
 
   const DummyConfig config_;
   std::unique_ptr<Runtime> runtime_;

@@ -9,24 +9,26 @@
 #include <cerrno>
 #include <cstring>
 
-#include "client/dummy/daemon_channel.h"
 #include "client/dummy/proof.h"
+#include "client/dummy/pulse.h"
+#include "client/dummy/unary_call.h"
 #include "obs/log.h"
 
 namespace mooncake::client {
 
 namespace {
 
-using daemon_v1::StoreDaemon;
-
 constexpr uint64_t kRetryMs = 25;            // Between attempts of setup.
 constexpr uint64_t kHelloMs = 2'000;         // Of one attempt.
 constexpr uint64_t kReconnectMs = 100;       // Between attempts later.
 constexpr uint64_t kSideTimeoutMs = 10'000;  // Of one exchange on the socket.
-constexpr uint64_t kReadyWaitMs = 2'000;     // How long a call waits for a new session.
+constexpr uint64_t kReadyWaitMs = 500;       // How long a call waits for a new session.
 constexpr uint64_t kAwayWaitMs = 50;         // How long a call waits for the daemon's return.
 constexpr uint64_t kPollMs = 100;            // Between looks for an interrupt.
-constexpr uint64_t kSendMs = 500;            // Of a call on the socket; then it goes by gRPC.
+constexpr uint64_t kSendMs = 500;            // Of a call, until another connection is tried.
+constexpr uint64_t kNoConnectionMs = 9'000;  // How long a call looks for a connection.
+constexpr uint64_t kLookAgainMs = 20;        // Between attempts to get one.
+
 bool Final(ErrorCode code) {
   return code == ErrorCode::kInvalidState || code == ErrorCode::kInvalidArgument ||
          code == ErrorCode::kUnsupported;
@@ -43,7 +45,6 @@ Link::Link(const DummyConfig& config, Runtime& runtime, MappedMemory control)
     : config_(config),
       runtime_(runtime),
       control_(std::move(control)),
-      channel_(std::make_unique<DaemonChannel>(config.server_address)),
       ready_(runtime.NewEvent()),
       wake_(runtime.NewEvent()) {
   for (uint32_t slot = kCallSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
@@ -53,13 +54,13 @@ Result<std::unique_ptr<Link>> Link::Connect(const DummyConfig& config, Runtime& 
   MC_TRY(MappedMemory control, MappedMemory::MapShared(kControlBytes, 0, true));
   auto link = std::make_unique<Link>(config, runtime, std::move(control));
   const uint64_t deadline_ms = runtime.NowMs() + config.connect_timeout_ms;
-  // The first attempt ends at once when nobody listens, and says so.
-  Status status = link->SayHello(deadline_ms, false);
+  Status status = link->SayHello(deadline_ms);
   while (!status.ok()) {
     const bool late = runtime.NowMs() + kRetryMs >= deadline_ms;
     if (Final(status.code()) || late || runtime.Interrupted()) return std::move(status).error();
     runtime.SleepMs(kRetryMs);
-    Status again = link->SayHello(deadline_ms, true);
+    // What the first attempt said stays: the last one may not have had the time to find out.
+    Status again = link->SayHello(deadline_ms);
     if (again.ok() || Final(again.code())) status = std::move(again);
   }
   link->watch_ = runtime.Spawn("mc-dummy-watch", [raw = link.get()] { raw->Watch(); });
@@ -70,32 +71,42 @@ Link::~Link() { Close(); }
 
 void Link::Close() {
   if (stop_.exchange(true)) return;
+  end_by_ms_.store(0);
   wake_->Set();
   if (watch_) watch_->Join();
   Lose();
 }
 
-Status Link::SayHello(uint64_t deadline_ms, bool wait) {
+template <typename Request, typename Reply>
+Status Link::CallByAddress(std::string_view method, const Request& request, Reply* reply,
+                           uint64_t deadline_ms) {
+  const UnaryCall call{config_.server_address, method, request.SerializeAsString(), deadline_ms};
+  MC_TRY(const std::string answer, call.Run(end_by_ms_, runtime_));
+  if (reply->ParseFromString(answer)) return Ok();
+  return TransportError(fmt::format("daemon {}: a malformed answer", config_.server_address));
+}
+
+Status Link::SayHello(uint64_t deadline_ms) {
   const uint64_t now_ms = runtime_.NowMs();
   const uint64_t limit_ms = std::min(kHelloMs, deadline_ms > now_ms ? deadline_ms - now_ms : 1);
-  const auto stop = [this] { return stop_.load() || runtime_.Interrupted(); };
   daemon_v1::HelloRequest request;
   request.set_version(kDaemonProtocolVersion);
   request.set_scope(ScopeOf(config_));
   request.set_pid(static_cast<uint64_t>(getpid()));
   if (!config_.cluster_secret.empty()) {
     daemon_v1::ChallengeReply challenge;
-    const grpc::Status asked =
-        channel_->Call(&StoreDaemon::Stub::AsyncChallenge, daemon_v1::ChallengeRequest(),
-                       &challenge, limit_ms, stop, wait);
-    if (!asked.ok()) return DaemonChannel::ErrorOf(asked, config_.server_address);
+    MC_RETURN_IF_ERROR(CallByAddress("/mooncake.daemon.v1.StoreDaemon/Challenge",
+                                     daemon_v1::ChallengeRequest(), &challenge, now_ms + limit_ms));
     request.set_nonce(challenge.nonce());
     request.set_proof(ProofOf(config_.cluster_secret, challenge.nonce()));
   }
   daemon_v1::HelloReply reply;
-  const grpc::Status said =
-      channel_->Call(&StoreDaemon::Stub::AsyncHello, request, &reply, limit_ms, stop, wait);
-  if (!said.ok()) return DaemonChannel::ErrorOf(said, config_.server_address);
+  MC_RETURN_IF_ERROR(
+      CallByAddress("/mooncake.daemon.v1.StoreDaemon/Hello", request, &reply, now_ms + limit_ms));
+  if (reply.code() != 0) {
+    return Error{static_cast<ErrorCode>(reply.code()),
+                 fmt::format("daemon {}: {}", config_.server_address, reply.error())};
+  }
   MC_RETURN_IF_ERROR(ConnectSocket(reply, limit_ms));
   return RegisterAll();
 }
@@ -199,15 +210,6 @@ bool Link::SocketBroken() {
   return poll(&look, 1, 0) > 0 && look.revents != 0;
 }
 
-// Makes the channel's connection anew, as calls that fail fast do not.
-void Link::DriveChannel() {
-  daemon_v1::HealthRequest request;
-  daemon_v1::HealthReply reply;
-  (void)channel_->Call(
-      &StoreDaemon::Stub::AsyncHealth, request, &reply, kHelloMs,
-      [this] { return stop_.load() || SocketBroken(); }, true);
-}
-
 void Link::Lose() {
   ready_->Clear();
   calls_.Close();
@@ -221,16 +223,13 @@ void Link::Watch() {
     wake_->Clear();
     if (stop_.load()) return;
     const bool good = ready_->WaitUntil(0);
-    if (good && !SocketBroken()) {
-      if (suspect_.exchange(false)) DriveChannel();
-      continue;
-    }
+    if (good && !SocketBroken()) continue;
     if (good) {
       obs::LogWarning(
           fmt::format("daemon {} is gone; waiting for it to come back", config_.server_address));
     }
     Lose();
-    if (Status status = SayHello(runtime_.NowMs() + kHelloMs, true); !status.ok()) {
+    if (Status status = SayHello(runtime_.NowMs() + kHelloMs); !status.ok()) {
       Lose();
       obs::LogRateLimited(obs::LogLevel::kWarning, "dummy.reconnect", status.error().ToString());
       continue;
@@ -248,64 +247,54 @@ bool Link::WaitReady(uint64_t deadline_ms) {
   return false;
 }
 
-template <typename Request, typename Reply, typename Method>
-Status Link::Invoke(std::optional<CallType> type, Method method, Request& request, Reply* reply,
-                    uint64_t deadline_ms, Started started) {
-  for (int attempt = 0;; ++attempt) {
-    // While the daemon is away a call fails soon, though not in a busy loop of its caller's.
-    if (!WaitReady(std::min(runtime_.NowMs() + (attempt == 0 ? kAwayWaitMs : kReadyWaitMs),
-                            deadline_ms))) {
-      return TransportError(fmt::format("daemon {} is not reachable", config_.server_address));
-    }
-    reply->Clear();
-    if (type && !started) started = Send(*type, request, CallPool::Caller::kWaits, deadline_ms);
-    const Status status = started ? Finish(*type, std::move(started), reply, deadline_ms)
-                                  : CallByGrpc(method, request, reply, deadline_ms);
-    if (status.ok()) return Ok();
-    Error error = status.error();
-    if (error.code == ErrorCode::kTransport) {
-      suspect_.store(true);
-      wake_->Set();
-    }
-    if (error.code != ErrorCode::kStaleEpoch || attempt > 0) {
-      if (error.code == ErrorCode::kStaleEpoch) error.code = ErrorCode::kTransport;
-      return error;
-    }
-    {
-      // Only if nobody has renewed the session meanwhile.
-      base::MutexLock lock(mu_);
-      if (session_.high() == request.session().high()) ready_->Clear();
-    }
+bool Link::WaitToRetry(uint64_t give_up_ms) {
+  const uint64_t now_ms = runtime_.NowMs();
+  if (now_ms >= give_up_ms || stop_.load() || runtime_.Interrupted()) return false;
+  if (SocketBroken()) {
+    // It was restarted, perhaps: the thread that watches is to find out at once.
+    ready_->Clear();
     wake_->Set();
+    return WaitReady(std::min(now_ms + kReadyWaitMs, give_up_ms));
   }
+  runtime_.SleepMs(kLookAgainMs);
+  return true;
 }
 
-template <typename Request, typename Reply, typename Method>
-Status Link::CallByGrpc(Method method, Request& request, Reply* reply, uint64_t deadline_ms) {
-  {
-    base::MutexLock lock(mu_);
-    *request.mutable_session() = session_;
+template <typename Request, typename Reply>
+Status Link::Invoke(CallType type, Request& request, Reply* reply, uint64_t deadline_ms,
+                    Started started) {
+  if (!started && request.ByteSizeLong() > kFrameBytesMax) {
+    return InvalidArgument("too large a request; ask for fewer items");
   }
-  const uint64_t now_ms = runtime_.NowMs();
-  const grpc::Status status =
-      channel_->Call(method, request, reply, deadline_ms > now_ms ? deadline_ms - now_ms : 1,
-                     [this] { return stop_.load() || runtime_.Interrupted(); });
-  if (status.ok()) return Ok();
-  return DaemonChannel::ErrorOf(status, config_.server_address);
+  const uint64_t start_ms = runtime_.NowMs();
+  // While the daemon is away a call fails soon, though not in a busy loop of its caller's.
+  if (!WaitReady(std::min(start_ms + kAwayWaitMs, deadline_ms))) {
+    return TransportError(fmt::format("daemon {} is not reachable", config_.server_address));
+  }
+  while (!started) {
+    started = Send(type, request, CallPool::Caller::kWaits, deadline_ms);
+    if (started || WaitToRetry(std::min(start_ms + kNoConnectionMs, deadline_ms))) continue;
+    wake_->Set();
+    return TransportError(fmt::format("daemon {} takes no call now", config_.server_address));
+  }
+  reply->Clear();
+  Status status = Finish(type, std::move(started), reply, deadline_ms);
+  if (status.code() == ErrorCode::kTransport) wake_->Set();
+  return status;
 }
 
 template <typename Request>
 Link::Started Link::Send(CallType type, Request& request, CallPool::Caller caller,
                          uint64_t deadline_ms) {
   const uint64_t now_ms = runtime_.NowMs();
-  // Half of the time is for gRPC, where a connection for calls cannot be had.
-  Started call = calls_.Take(caller, deadline_ms > now_ms ? (deadline_ms - now_ms) / 2 : 0);
+  Started call = calls_.Take(caller, deadline_ms > now_ms ? deadline_ms - now_ms : 0);
   if (!call) return call;
   request.clear_session();
-  const int processor = caller == CallPool::Caller::kWaits ? sched_getcpu() : -1;
-  const bool packed = call->frame.Pack(type, processor, request);
+  const int processor = std::max(sched_getcpu(), kAnyProcessor);
+  const bool works_on = caller == CallPool::Caller::kWorksOn && processor >= 0;
+  const bool packed = call->frame.Pack(type, works_on ? AwayFrom(processor) : processor, request);
   request.mutable_session()->set_high(call->session);
-  if (!packed) {  // gRPC has a limit of its own, and says so.
+  if (!packed) {
     calls_.GiveBack(std::move(call));
     return {};
   }
@@ -321,21 +310,14 @@ template Link::Started Link::Send(CallType type, daemon_v1::AcquireRequest& requ
 
 template <typename Reply>
 Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms) {
-  std::optional<DaemonChannel::Pulse> pulse;
+  std::optional<Pulse> pulse;
   const auto give_up = [&](bool) {
     if (stop_.load() || runtime_.Interrupted() || runtime_.NowMs() >= deadline_ms) return true;
-    if (!pulse) {
-      daemon_v1::Session session;
-      {
-        base::MutexLock lock(mu_);
-        session = session_;
-      }
-      if (session.high() != call->session) return true;
-      pulse.emplace(*channel_, runtime_, std::move(session));
-    }
+    if (!pulse) pulse.emplace(calls_, runtime_);
     return pulse->Gone();
   };
   CallFrame& frame = call->frame;
+  if (call->caller == CallPool::Caller::kWorksOn) AwaitBriefly(call->socket.get());
   if (Status status = frame.Receive(call->socket.get(), give_up); !status.ok()) {
     return TransportError(
         fmt::format("daemon {}: {}", config_.server_address, status.error().context));
@@ -354,34 +336,32 @@ Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline
 }
 
 Status Link::Put(daemon_v1::PutRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(CallType::kPut, &StoreDaemon::Stub::AsyncPut, request, reply, Deadline());
+  return Invoke(CallType::kPut, request, reply, Deadline());
 }
 Status Link::Acquire(daemon_v1::AcquireRequest& request, daemon_v1::AcquireReply* reply,
                      uint64_t deadline_ms, Started started) {
-  return Invoke(CallType::kAcquire, &StoreDaemon::Stub::AsyncAcquire, request, reply, deadline_ms,
-                std::move(started));
+  return Invoke(CallType::kAcquire, request, reply, deadline_ms, std::move(started));
 }
 Status Link::Exist(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(CallType::kExist, &StoreDaemon::Stub::AsyncExist, request, reply, Deadline());
+  return Invoke(CallType::kExist, request, reply, Deadline());
 }
 Status Link::Remove(daemon_v1::KeysRequest& request, daemon_v1::CodesReply* reply) {
-  return Invoke(CallType::kRemove, &StoreDaemon::Stub::AsyncRemove, request, reply, Deadline());
+  return Invoke(CallType::kRemove, request, reply, Deadline());
 }
 Status Link::Sizes(daemon_v1::KeysRequest& request, daemon_v1::SizesReply* reply) {
-  return Invoke(CallType::kSizes, &StoreDaemon::Stub::AsyncSizes, request, reply, Deadline());
+  return Invoke(CallType::kSizes, request, reply, Deadline());
 }
 Status Link::RemoveAll(daemon_v1::RemoveAllRequest& request, daemon_v1::RemoveAllReply* reply) {
-  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncRemoveAll, request, reply, Deadline());
+  return Invoke(CallType::kRemoveAll, request, reply, Deadline());
 }
 Status Link::Metrics(daemon_v1::MetricsRequest& request, daemon_v1::MetricsReply* reply) {
-  return Invoke(std::nullopt, &StoreDaemon::Stub::AsyncMetrics, request, reply, Deadline());
+  return Invoke(CallType::kMetrics, request, reply, Deadline());
 }
 
 Status Link::Health() {
   daemon_v1::HealthRequest request;
   daemon_v1::HealthReply reply;
-  MC_RETURN_IF_ERROR(
-      Invoke(std::nullopt, &StoreDaemon::Stub::AsyncHealth, request, &reply, Deadline()));
+  MC_RETURN_IF_ERROR(Invoke(CallType::kHealth, request, &reply, Deadline()));
   return reply.status() == 0 ? Ok() : Status(InvalidState("the daemon is not serving"));
 }
 

@@ -2,8 +2,8 @@
 // the daemon's memory, and says Hello again when the daemon has been restarted: it registers
 // what was registered, and a call that the new daemon does not know is repeated.
 //
-// Calls about values go over connections of the Unix socket; the rest, and those for which there
-// is no connection, by gRPC.
+// Only hello goes to the daemon's address, as a gRPC call; all other calls go over connections of
+// the Unix socket.
 //
 // Thread-safe. A call fails with kTransport while the daemon is away.
 #pragma once
@@ -23,8 +23,6 @@
 #include "runtime/runtime.h"
 
 namespace mooncake::client {
-
-class DaemonChannel;
 
 class Link {
  public:
@@ -94,8 +92,10 @@ class Link {
     uint64_t size = 0;
   };
 
-  // `wait`: for a daemon that does not listen yet.
-  Status SayHello(uint64_t deadline_ms, bool wait);
+  Status SayHello(uint64_t deadline_ms);
+  template <typename Request, typename Reply>
+  Status CallByAddress(std::string_view method, const Request& request, Reply* reply,
+                       uint64_t deadline_ms);
   Status ConnectSocket(const daemon_v1::HelloReply& hello, uint64_t limit_ms);
   Status RegisterAll();
   // One request and its answer, with a descriptor each way. Ends the connection when the answer
@@ -105,15 +105,13 @@ class Link {
   Result<Packet> Ask(SideMessage message, int fd, SideAnswer* answer);
   void Watch();
   bool SocketBroken();
-  void DriveChannel();
   void Lose();
   bool WaitReady(uint64_t deadline_ms);
-  // A method of the service; `type`: how it is called on the socket, if it is.
-  template <typename Request, typename Reply, typename Method>
-  Status Invoke(std::optional<CallType> type, Method method, Request& request, Reply* reply,
-                uint64_t deadline_ms, Started started = {});
-  template <typename Request, typename Reply, typename Method>
-  Status CallByGrpc(Method method, Request& request, Reply* reply, uint64_t deadline_ms);
+  template <typename Request, typename Reply>
+  Status Invoke(CallType type, Request& request, Reply* reply, uint64_t deadline_ms,
+                Started started = {});
+  // Waits until a call had better be tried again. False: none could be made.
+  bool WaitToRetry(uint64_t give_up_ms);
   template <typename Request>
   Started Send(CallType type, Request& request, CallPool::Caller caller, uint64_t deadline_ms);
   // The answer of a call that was started.
@@ -123,12 +121,11 @@ class Link {
   const DummyConfig config_;
   Runtime& runtime_;
   const MappedMemory control_;
-  std::unique_ptr<DaemonChannel> channel_;
   CallPool calls_;
   std::unique_ptr<Event> ready_;  // Set while the session is good.
   std::unique_ptr<Event> wake_;   // Something for the watching thread.
   std::atomic<bool> stop_{false};
-  std::atomic<bool> suspect_{false};  // A call failed though the socket is whole.
+  std::atomic<uint64_t> end_by_ms_{UINT64_MAX};  // 0 with stop_.
   std::atomic<uint64_t> lease_ms_{0};
 
   base::Mutex socket_mu_;  // One request on the socket at a time.

@@ -12,6 +12,9 @@ namespace mooncake::client {
 
 namespace daemon_v1 = ::mooncake::daemon::v1;
 
+// A call's keys have to fit a frame, with what else there is.
+inline constexpr uint64_t kKeyBytesPerCallMax = 32ULL << 20;
+
 Status CheckKey(std::string_view key);
 void AddKey(std::string_view key, daemon_v1::Keys* keys);
 // Those of the keys that `items` names.

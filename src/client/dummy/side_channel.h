@@ -7,7 +7,7 @@
 
 namespace mooncake::client {
 
-inline constexpr uint32_t kDaemonProtocolVersion = 2;
+inline constexpr uint32_t kDaemonProtocolVersion = 3;
 inline constexpr uint32_t kSideMagic = 0x4853434d;  // "MCSH"
 
 enum class SideType : uint32_t {

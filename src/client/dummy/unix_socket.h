@@ -51,6 +51,9 @@ Result<Descriptor> ConnectTo(const std::string& path, uint64_t timeout_ms);
 
 // The user at the other end. nullopt: the kernel does not say.
 std::optional<uid_t> PeerUser(int socket);
+// Becomes readable when the process that made the connection ends, though a child of its may hold
+// the connection open. Empty: it cannot be told here (another pid namespace).
+Descriptor PeerProcess(int socket);
 
 // One packet, with a descriptor unless that is -1.
 Status SendPacket(int socket, ConstBytes packet, int fd);

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,8 @@ from services import DAEMON, daemon_program, free_port
 class Daemon:
     """A running daemon; its lines on stderr are kept in ``lines``."""
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
+    def __init__(self, *arguments: str, launcher: Sequence[str] = (), **environment: str) -> None:
+        self.launcher = launcher
         self.arguments = arguments
         self.environment = environment
         self.lines: list[str] = []
@@ -27,7 +28,7 @@ class Daemon:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [daemon_program(), *self.arguments],
+            [*self.launcher, daemon_program(), *self.arguments],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **self.environment},
@@ -120,11 +121,11 @@ def start_daemon(sqlite_url: str) -> Iterator[Callable[..., Daemon]]:
     """Starts daemons on the loopback, for dummy clients; they end after the test."""
     daemons: list[Daemon] = []
 
-    def start(*arguments: str, **environment: str) -> Daemon:
+    def start(*arguments: str, launcher: Sequence[str] = (), **environment: str) -> Daemon:
         base = ["--local-hostname", "127.0.0.1", "--metadata-url", sqlite_url]
         if not any(text.startswith("--client-server-address") for text in arguments):
             base += ["--client-server-address", f"127.0.0.1:{free_port()}"]
-        daemons.append(Daemon(*base, *arguments, **environment))
+        daemons.append(Daemon(*base, *arguments, launcher=launcher, **environment))
         return daemons[-1]
 
     yield start

@@ -122,8 +122,9 @@ TEST_F(FramesTest, AMalformedMessageIsAnsweredAndHarmless) {
   const Descriptor main = Attached(session);
   const Descriptor socket = Calls(session);
   CallFrame frame;
-  for (const CallType type : {CallType::kPut, CallType::kAcquire, CallType::kExist,
-                              CallType::kRemove, CallType::kSizes}) {
+  for (const CallType type :
+       {CallType::kPut, CallType::kAcquire, CallType::kExist, CallType::kRemove, CallType::kSizes,
+        CallType::kHealth, CallType::kRemoveAll, CallType::kMetrics}) {
     const std::string garbage(1'000, '\xff');
     std::memcpy(frame.Start(type, -1, garbage.size()).data(), garbage.data(), garbage.size());
     ASSERT_TRUE(frame.Send(socket.get(), never_).ok());
@@ -138,6 +139,7 @@ TEST_F(FramesTest, AMalformedMessageIsAnsweredAndHarmless) {
   ASSERT_TRUE(frame.Send(socket.get(), never_).ok());
   ASSERT_TRUE(frame.Receive(socket.get(), never_).ok());
   EXPECT_EQ(frame.header().code, static_cast<int32_t>(ErrorCode::kInvalidArgument));
+  EXPECT_EQ(Count("dummy_refused_total", "call"), 8u);
 }
 
 TEST_F(FramesTest, WhatIsNoFrameClosesTheConnectionAndIsCounted) {

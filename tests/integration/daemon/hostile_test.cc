@@ -197,6 +197,7 @@ TEST_F(HostileTest, MalformedCallsAreRefused) {
   v1::AcquireReply reply;
   EXPECT_EQ(stub_->Acquire(&context, acquire, &reply).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_GE(Count("dummy_refused_total", "call"), 6u);
 }
 
 TEST_F(HostileTest, ADeadClientLeavesNothing) {
@@ -234,7 +235,7 @@ TEST_F(HostileTest, ADeadClientLeavesNothing) {
 
 // What a daemon says of a place that the client has not used yet.
 TEST_F(HostileTest, APlaceOutsideOfTheMemoryIsNotRead) {
-  const std::string value(100'000, 'v');
+  const std::string value(1 << 20, 'v');  // Places of less are not noted.
   ASSERT_TRUE(daemon_->store().Put("k", BytesOf(value)).ok());
   runtime::RealRuntime runtime;
   auto link = client::Link::Connect(ClientConfig(), runtime);

@@ -1,0 +1,46 @@
+#include "client/dummy/pulse.h"
+
+#include <poll.h>
+
+#include "client/dummy/messages.h"
+
+namespace mooncake::client {
+
+namespace {
+constexpr uint64_t kAfterMs = 500;  // A call waits that long before it asks, and asks again.
+}  // namespace
+
+Pulse::Pulse(CallPool& pool, Runtime& runtime)
+    : pool_(pool), runtime_(runtime), heard_ms_(runtime.NowMs()), next_ms_(heard_ms_ + kAfterMs) {}
+
+bool Pulse::Gone() {
+  const uint64_t now_ms = runtime_.NowMs();
+  if (question_ && Answered()) heard_ms_ = now_ms;
+  if (now_ms >= heard_ms_ + kSilentMs) return true;
+  if (!question_ && now_ms >= next_ms_) {
+    next_ms_ = now_ms + kAfterMs;
+    if (!Ask()) question_.reset();
+  }
+  return false;
+}
+
+bool Pulse::Ask() {
+  question_ = pool_.Take(CallPool::Caller::kWaits, 2 * kAfterMs);
+  if (!question_ || !question_->frame.Pack(CallType::kHealth, -1, daemon_v1::HealthRequest())) {
+    return false;
+  }
+  return question_->frame.Send(question_->socket.get(), [](bool) { return true; }).ok();
+}
+
+// A connection that has ended is no answer; the next question is asked on another one.
+bool Pulse::Answered() {
+  pollfd look = {question_->socket.get(), POLLIN, 0};
+  if (poll(&look, 1, 0) <= 0) return false;
+  const auto at_once = [](bool) { return true; };
+  const bool good = question_->frame.Receive(question_->socket.get(), at_once).ok();
+  if (good) pool_.GiveBack(std::move(question_));
+  question_.reset();
+  return good;
+}
+
+}  // namespace mooncake::client

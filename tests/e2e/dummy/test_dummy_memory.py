@@ -1,0 +1,151 @@
+"""Memory that the kernel limits: huge pages (BR-09), locked memory and address space (BR-07)."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import resource
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+
+MIB = 1 << 20
+PAGES = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+
+
+def pages(what: str) -> int:
+    with open(PAGES + what) as file:
+        return int(file.read())
+
+
+def set_pages(count: int) -> None:
+    with open(PAGES + "nr_hugepages", "w") as file:
+        file.write(str(count))
+
+
+@pytest.fixture
+def reserve() -> Iterator[Callable[[int], None]]:
+    """Reserves pages of 2 MiB until the end of the test."""
+    before = pages("nr_hugepages")
+
+    def reserve(count: int) -> None:
+        try:
+            set_pages(before + count)
+        except OSError as error:
+            pytest.skip(f"huge pages cannot be reserved here: {error}")
+        if pages("free_hugepages") < count:
+            pytest.skip(f"the kernel has no {count} huge pages for us")
+
+    yield reserve
+    if pages("nr_hugepages") != before:
+        set_pages(before)
+
+
+def whole_travels(store: MooncakeDistributedStore, base: int, key: str, size: int) -> None:
+    ctypes.memset(base, 3, size - 1)
+    ctypes.memset(base + size - 1, 9, 1)
+    assert store.put_from(key, base, size) == 0
+    ctypes.memset(base, 0, size)
+    assert store.get_into(key, base, size) == size
+    assert ctypes.string_at(base, size) == bytes([3]) * (size - 1) + b"\x09"
+
+
+def test_a_dummy_and_its_daemon_with_huge_pages(start_daemon, dummy, reserve) -> None:
+    reserve(24)
+    free = pages("free_hugepages")
+    daemon = start_daemon("--use-hugepage", "--storage-bytes", "16MB", "--scratch-bytes", "4MB")
+    assert pages("free_hugepages") <= free - 8 or pages("resv_hugepages") >= 8
+    store = dummy(daemon.address)
+    allocator = MooncakeHostMemAllocator(use_hugepage=True, hugepage_size="2MB")
+    size = 3 * MIB  # Rounded to two pages of which the caller sees nothing.
+    base = allocator.alloc(size)
+    assert store.register_buffer(base, size) == 0
+    whole_travels(store, base, "k", size)
+    assert store.put_from("x", base, size + 1) < 0
+    assert store.unregister_buffer(base) == 0
+    allocator.free(base)
+    assert daemon.terminate() == 0
+    store.close()
+    assert pages("free_hugepages") == free, "all pages are given back"
+
+
+def test_a_real_store_with_huge_pages(sqlite_url: str, reserve) -> None:
+    reserve(24)
+    free = pages("free_hugepages")
+    store = MooncakeDistributedStore()
+    given = dict(use_hugepage=True, hugepage_size="2MB")
+    assert store.setup("127.0.0.1", "", 15 * MIB, 3 * MIB, "tcp", "", sqlite_url, **given) == 0
+    assert pages("resv_hugepages") + free - pages("free_hugepages") >= 10
+    base = MooncakeHostMemAllocator(**given).alloc(3 * MIB)
+    assert store.register_buffer(base, 3 * MIB) == 0
+    whole_travels(store, base, "k", 3 * MIB)
+    MooncakeHostMemAllocator().free(base)
+    store.close()
+    assert pages("free_hugepages") == free
+
+
+def test_huge_pages_that_nobody_reserved(run_program, sqlite_url: str) -> None:
+    if pages("free_hugepages") > 0:
+        pytest.skip("there are huge pages")
+    with pytest.raises(RuntimeError, match=r"sysctl .*vm\.nr_hugepages"):
+        MooncakeHostMemAllocator(use_hugepage=True).alloc(3 * MIB)
+    store = MooncakeDistributedStore()
+    with pytest.raises(RuntimeError, match=r"sysctl .*vm\.nr_hugepages"):
+        store.setup("127.0.0.1", "", 8 * MIB, MIB, "tcp", "", sqlite_url, use_hugepage=True)
+    assert store.health_check() == 1
+    done = run_program(
+        *("--local-hostname", "127.0.0.1", "--metadata-url", sqlite_url, "--use-hugepage"),
+        *("--storage-bytes", "8MB", "--client-server-address", "127.0.0.1:0"),
+    )
+    assert done.returncode == 1
+    assert "vm.nr_hugepages" in done.stderr
+
+
+def test_locked_memory_is_no_limit(start_daemon) -> None:
+    """BR-07: 1 GiB under a limit of 8 MiB; nothing is locked."""
+    code = """
+        import resource, sys
+        from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (8 << 20, 8 << 20))
+        store = MooncakeDistributedStore()
+        store.setup_dummy(0, 0, sys.argv[1])
+        base = MooncakeHostMemAllocator().alloc(1 << 30)
+        assert store.register_buffer(base, 1 << 30) == 0
+        assert store.put_from("k", base + (1 << 30) - 4096, 4096) == 0
+        store.close()
+        store.setup("127.0.0.1", "", 1 << 30, 1 << 20, "tcp", "", sys.argv[2])
+        assert store.put("k", b"v") == 0
+        store.close()
+        """
+    daemon = start_daemon(launcher=("prlimit", f"--memlock={8 * MIB}:{8 * MIB}"))
+    command = [sys.executable, "-c", textwrap.dedent(code), daemon.address, "memory://own"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_region_that_the_daemon_cannot_map(start_daemon, dummy, capfd) -> None:
+    """BR-07: refused with the size in the log, and nothing of it stays."""
+    daemon = start_daemon()
+    store = dummy(daemon.address)
+    pid = daemon.process.pid
+    assert store.put("k", b"v" * 100_000) == 0  # Its staging is there already.
+    before = store.metrics_text()
+    with open(f"/proc/{pid}/status") as file:
+        mapped = int(re.search(r"VmSize:\s+(\d+) kB", file.read())[1]) << 10
+    resource.prlimit(pid, resource.RLIMIT_AS, (mapped + 256 * MIB, resource.RLIM_INFINITY))
+    base = MooncakeHostMemAllocator().alloc(1 << 30)
+    assert store.register_buffer(base, 1 << 30) == -1
+    assert "cannot map 1073741824 bytes" in capfd.readouterr().err
+    assert store.put_from("x", base, 4096) < 0
+    gauge = "mooncake_store_dummy_regions{"
+    assert lines(store.metrics_text(), gauge) == lines(before, gauge)
+    resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert store.register_buffer(base, 1 << 30) == 0
+
+
+def lines(text: str, start: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(start)]
