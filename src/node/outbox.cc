@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "node/wire.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::node {
 
@@ -203,6 +204,8 @@ void Outbox::Done(const Batch& batch, std::span<const Notice> failed) {
 }
 
 std::vector<Outbox::Notice> Outbox::Send(const Batch& batch) {
+  obs::PhaseSpan span(runtime_, "control.replica_track");
+  span.items(batch.notices.size() + batch.mirrors.size());
   const ViewPtr view = core_->view();
   const std::string name = core_->names.NameOf(batch.peer);
   const routing::NodeIndex index = view->FindName(name);
