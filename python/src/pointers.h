@@ -13,8 +13,9 @@ namespace mooncake::python {
 // Whether a call may touch [address, address + size). Nothing to touch is always fine.
 bool MayTouch(const Store& store, uint64_t address, uint64_t size);
 
-// What an item gets whose memory may not be touched.
-inline constexpr long kRefusedCode = static_cast<long>(ErrorCode::kInvalidArgument);
+// What a read or a batch item gets whose memory may not be touched: of the published codes the one
+// for "not allowed now", as in CodeOf.
+inline constexpr long kRefusedCode = static_cast<long>(ErrorCode::kInvalidState);
 
 // A rate-limited line that names the range. Call with or without the GIL.
 void LogRefused(const char* method, uint64_t address, uint64_t size);

@@ -244,12 +244,15 @@ const PyMethodDef kMethods[] = {
                        "The same as put_from." MC_CALL_ERRORS "\n\nExample:\n"
                        "    >>> store.upsert_from(\"key\", ptr, size)\n"
                        "    0\n"),
-    Method<GetInto>("get_into",
-                    "get_into($self, key, ptr, size, *, tenant=None)\n--\n\n"
-                    "Read a value into registered memory. Returns its size, -1 when there is no\n"
-                    "value, or another negative code." MC_CALL_ERRORS "\n\nExample:\n"
-                    "    >>> store.get_into(\"key\", ptr, capacity)\n"
-                    "    5\n"),
+    Method<GetInto>(
+        "get_into",
+        "get_into($self, key, ptr, size, *, tenant=None)\n--\n\n"
+        "Read a value into registered memory. Returns its size in bytes, -1 when there\n"
+        "is no value, or another negative code: -2 the memory is not registered, -4 a\n"
+        "peer did not answer, -10 wrong bytes, -11 the value is larger than size." MC_CALL_ERRORS
+        "\n\nExample:\n"
+        "    >>> store.get_into(\"key\", ptr, capacity)\n"
+        "    5\n"),
     Method<BatchPutFrom>(
         "batch_put_from",
         "batch_put_from($self, keys, ptrs=None, sizes=None, config=None, *, "
@@ -264,8 +267,8 @@ const PyMethodDef kMethods[] = {
         "batch_get_into($self, keys, ptrs=None, sizes=None, *, "
         "tenant=None)\n--\n\n"
         "Read values into registered memory: three lists, or one of\n"
-        "(key, ptr, size). Returns the size or a negative code each." MC_CALL_ERRORS
-        "\n\nExample:\n"
+        "(key, ptr, size). Returns the size in bytes or a negative code each, as get_into\n"
+        "does." MC_CALL_ERRORS "\n\nExample:\n"
         "    >>> store.batch_get_into([\"a\", \"missing\"], [ptr, ptr + 64], [64, 64])\n"
         "    [64, -1]\n"),
 };

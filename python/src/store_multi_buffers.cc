@@ -232,7 +232,8 @@ const PyMethodDef kMethods[] = {
         "prefer_alloc_in_same_node=False, *, tenant=None)\n--\n\n"
         "Read values into many registered ranges each, filled in order: keys and two lists of\n"
         "lists, or one list of (key, ptrs, sizes) or (key, [(ptr, size), ...]).\n"
-        "Returns the size or a negative code each." MC_CALL_ERRORS "\n\nExample:\n"
+        "Returns the size in bytes or a negative code each, as get_into does." MC_CALL_ERRORS
+        "\n\nExample:\n"
         "    >>> store.batch_get_into_multi_buffers([\"a\"], [[k_ptr, v_ptr]], [[64, 64]])\n"
         "    [128]\n"),
 };

@@ -168,7 +168,10 @@ const PyMethodDef kMethods[] = {
         "all_sizes, *, buffer_sizes=None, tenant=None)\n--\n\n"
         "Read pieces of values into pieces of registered buffers. Element [b][k][f] of the\n"
         "nested lists is about fragment f of key k for buffer b; so is the result: the bytes\n"
-        "read, or a negative code." MC_CALL_ERRORS "\n\nExample:\n"
+        "read, or a negative code as of get_into; -11 also for a fragment that ends behind its\n"
+        "buffer or the value. all_sizes, buffer_sizes and all offsets are in bytes; without "
+        "buffer_sizes the\n"
+        "registered memory is the bound." MC_CALL_ERRORS "\n\nExample:\n"
         "    >>> store.get_into_ranges([ptr], [[\"a\"]], [[[0]]], [[[16]]], [[[32]]])\n"
         "    [[[32]]]\n"),
 };

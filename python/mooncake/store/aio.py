@@ -188,7 +188,10 @@ class AsyncDistributedStore:
         return int(await self.call(self._store.put_from, key, ptr, size, config, **options))
 
     async def get_into(self, key: str, ptr: int, size: int, **options: Any) -> int:
-        """Bytes read; -1 on a miss. The memory is untouched once this returns or raises."""
+        """Bytes read; -1 on a miss, another negative code for what went wrong.
+
+        The memory is untouched once this returns or raises.
+        """
         return int(await self.call(self._store.get_into, key, ptr, size, **options))
 
     async def batch_put_from(
