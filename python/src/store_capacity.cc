@@ -157,7 +157,8 @@ const PyMethodDef kMethods[] = {
         "plan_handoff",
         "plan_handoff($self, successor_epoch=None, *, deadline_ms=None)\n--\n\n"
         "Ask the live standby of the same stable_id to take over. Returns a dict with\n"
-        "stable_id, from_epoch, to_epoch and deadline_ms. RuntimeError: there is none."
+        "stable_id, from_epoch, to_epoch and deadline_ms: the milliseconds from now that it has,\n"
+        "as given, else the lease time, at most 30000. RuntimeError: there is none."
         "\n\nExample:\n"
         "    >>> store.plan_handoff()[\"to_epoch\"]\n"
         "    2\n"),
