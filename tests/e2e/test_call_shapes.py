@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import socket
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from mooncake.store.aio import AsyncDistributedStore
 from support import MIB, eventually, quick_node
 
 Settings = Callable[..., dict[str, Any]]
@@ -265,3 +267,33 @@ def test_a_node_grows_and_shrinks(store: MooncakeDistributedStore) -> None:
     with pytest.raises(RuntimeError):  # Nowhere to go.
         store.evacuate_owned_replicas()
     assert store.get("k") == b"v"
+
+
+def test_awaited_calls_take_and_give_what_the_calls_do(
+    store: MooncakeDistributedStore, buffer: int
+) -> None:
+    async def main() -> None:
+        async with AsyncDistributedStore(store, max_workers=2) as cache:
+            assert await cache.put("k", b"value") == 0
+            assert await cache.batch_put(keys=["l"], values=[b"other"]) == 0
+            assert await cache.get("k") == b"value"
+            assert await cache.unregister_buffer(buffer, MIB) == 0
+            assert await cache.register_buffer(buffer, MIB) == 0
+            assert await cache.get_into("k", buffer, 4) == -11
+            assert await cache.get_into("k", buffer, 5) == 5
+            assert await cache.batch_put_from([("a", buffer, 5)]) == [0]
+            assert await cache.batch_get_into([("a", buffer, 8), ("no", buffer, 8)]) == [5, -1]
+            rows = [("b", [buffer, buffer + 8], [2, 3])]
+            assert await cache.batch_put_from_multi_buffers(rows) == [0]
+            assert await cache.batch_get_into_multi_buffers([("b", [(buffer, 8)])]) == [5]
+            ranges = ([buffer], [["k"]], [[[0]]], [[[1]]], [[[4]]])
+            assert await cache.get_into_ranges(*ranges, buffer_sizes=[8]) == [[[4]]]
+            route = await cache.query_route("k")
+            assert route is not None and route["key"] == "default::k"
+            assert await cache.call(store.list_segments) == store.list_segments()
+            assert await cache.remove_all() == 4
+        with pytest.raises(RuntimeError, match="closed"):
+            await cache.get("k")
+        assert store.get("k") == b""  # The store itself stays open.
+
+    asyncio.run(main())

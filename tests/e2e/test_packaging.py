@@ -23,6 +23,7 @@ from mooncake.store import (
     MooncakeHostMemAllocator,
     ReplicateConfig,
 )
+from mooncake.store.aio import AsyncDistributedStore
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -126,7 +127,8 @@ def test_names_of_the_other_store_say_so(name: str) -> None:
 def test_every_public_method_has_an_example_and_its_types() -> None:
     stub = (Path(mooncake.store.__file__).parents[1] / "_store.pyi").read_text()
     typed = set(re.findall(r"def (\w+)\(", stub))
-    for cls in (MooncakeDistributedStore, BufferPool, MooncakeHostMemAllocator, ReplicateConfig):
+    classes = (MooncakeDistributedStore, BufferPool, MooncakeHostMemAllocator, ReplicateConfig)
+    for cls in (*classes, AsyncDistributedStore):
         for name, method in inspect.getmembers(cls, callable):
             if name.startswith("_") or name == "give_back":  # Of leases, not of users.
                 continue
