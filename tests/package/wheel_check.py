@@ -104,13 +104,16 @@ def check_import_orders(python: Path) -> None:
     print(f"  imported beside {', '.join(NEIGHBOURS)} in every order")
 
 
-def import_ms(python: Path) -> float:
+def import_ms(python: Path) -> tuple[float, float]:
+    """What importing the store takes at best: by the clock, and of the processor."""
     program = (
-        "import time; start = time.perf_counter()\n"
+        "import time; clock, cpu = time.perf_counter(), time.process_time()\n"
         "from mooncake.store import MooncakeDistributedStore, BufferPool, ReplicateConfig\n"
-        "print((time.perf_counter() - start) * 1000)"
+        "print(time.perf_counter() - clock, time.process_time() - cpu)"
     )
-    return min(float(run(str(python), "-c", program)) for _ in range(7))
+    runs = [tuple(map(float, run(str(python), "-c", program).split())) for _ in range(7)]
+    clock, cpu = (min(column) * 1000 for column in zip(*runs))
+    return clock, cpu
 
 
 def main() -> None:
@@ -123,9 +126,10 @@ def main() -> None:
         example = EXAMPLE.format(url=url, prefix=str(folder / "clean"))
         assert run(str(python), "-c", example).strip() == "ran"
         check_executables(folder / "clean" / "bin", f"sqlite://{folder}/daemon.db")
-        taken = import_ms(python)
-        print(f"  import mooncake.store: {taken:.0f} ms")
-        assert taken <= IMPORT_MS_MAX, f"more than {IMPORT_MS_MAX} ms"
+        clock, cpu = import_ms(python)
+        print(f"  import mooncake.store: {clock:.0f} ms, {cpu:.0f} ms of the processor")
+        # Not by the clock: others may be busy on this machine.
+        assert cpu <= IMPORT_MS_MAX, f"more than {IMPORT_MS_MAX} ms of the processor"
         beside = make_environment(folder / "beside", wheel, *NEIGHBOURS)
         check_import_orders(beside)
         example = "import numpy, grpc, google.protobuf.message\n" + EXAMPLE.format(
