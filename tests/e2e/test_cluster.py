@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from mooncake.store.rs.structured_object_store import (
+    MooncakeBundleTransfer,
+    StructuredObjectPayload,
+)
 from support import LONG, MIB, eventually, value_of
 
 CLIENTS = 32 if LONG else 8
@@ -296,4 +300,24 @@ def test_values_over_two_gibibytes(
     assert ranges == [[[16]]] and target[:16] == source[-16:]
     assert client.get_into("k", pointers[1], size - 1) == -11
     assert client.remove("k") == 0
+    for pointer in pointers:
+        assert client.unregister_buffer(pointer) == 0
     del starts
+    as_one_member(client, source, target)
+
+
+def as_one_member(client: MooncakeDistributedStore, source: bytearray, target: bytearray) -> None:
+    """The same bytes as a structured object whose member is a single value."""
+    np = pytest.importorskip("numpy")
+    size = len(source)
+    transfer = MooncakeBundleTransfer(client, "large")
+    payload = StructuredObjectPayload(buffers={"m": np.frombuffer(source, np.uint8)})
+    ref = transfer.put_structured_object(payload, chunk_bytes=size)
+    into = np.frombuffer(target, np.uint8)
+    into[:] = 0
+    transfer.materialize_into(transfer.read_spec(ref), {"m": into})
+    assert source == target
+    end = transfer.read_spec(ref).slice_member("m", 0, size - 16, size)
+    assert transfer.materialize(end).objects["m"].tobytes() == source[-16:]
+    transfer.remove_bundle(ref)
+    assert client.remove_all() == 0
