@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "obs/phase_span.h"
+
 namespace mooncake::python {
 namespace {
 
@@ -14,11 +16,18 @@ std::atomic<uint64_t> g_fork_generation = 0;
 
 }  // namespace
 
-WithoutGil::WithoutGil() : state_(PyEval_SaveThread()) { t_saved_state = state_; }
+WithoutGil::WithoutGil() : state_(PyEval_SaveThread()) {
+  t_saved_state = state_;
+  if (obs::Tracer::OfProcess().enabled()) [[unlikely]]
+    obs::ForgetLastCall();
+}
 
 WithoutGil::~WithoutGil() {
   t_saved_state = nullptr;
   PyEval_RestoreThread(state_);
+  // What the caller waited for the interpreter.
+  if (obs::Tracer::OfProcess().enabled()) [[unlikely]]
+    obs::WriteAfterCall("python.bridge");
 }
 
 WithGil::WithGil() { PyEval_RestoreThread(t_saved_state); }

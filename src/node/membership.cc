@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "obs/log.h"
+#include "obs/phase_span.h"
 
 namespace mooncake::node {
 
@@ -251,6 +252,7 @@ void Membership::NotePoll(uint64_t asked_ms, bool ok) {
 }
 
 void Membership::RefreshOnce() {
+  obs::PhaseSpan span(runtime_, "control.membership_refresh");
   const uint64_t started = fetches_started_.fetch_add(1) + 1;
   const uint64_t started_ns = runtime_.NowNs();
   const uint64_t freezes = freezes_.load();

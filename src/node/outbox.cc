@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "obs/phase_span.h"
+
 namespace mooncake::node {
 
 namespace {
@@ -111,6 +113,9 @@ void Outbox::Loop() {
 }
 
 void Outbox::Send(const Queues& queues) {
+  obs::PhaseSpan span(runtime_, "control.replica_track");
+  span.skip_when_empty();
+  span.items(queues.size);
   const ViewPtr view = core_->view();
   if (!queues.notices.empty()) SendNotices(*view, queues.notices);
   if (!queues.mirrors.empty()) SendMirrors(*view, queues.mirrors);

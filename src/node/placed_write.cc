@@ -239,9 +239,13 @@ bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
   ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(), segment};
   // Moving a value evicts no other, neither now nor by reaching the high watermark.
   if (item.relocation != nullptr) reserve.fill_percent_max = core_.options.high_watermark_percent;
+  obs::PhaseSpan room(core_.runtime, "control.allocate");
+  room.items(1);
   ExtentPin pin = item.relocation != nullptr
                       ? core_.extents.Reserve(reserve)
                       : core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
+  if (!pin) room.result("error");
+  room.End();
   if (!pin) return false;
   pin->SetChecksum(CopyIn(item.parts, pin->data()));
   copies_[i].checksum = pin->checksum();

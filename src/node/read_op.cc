@@ -337,6 +337,8 @@ void ReadOp::ReadRouted(std::vector<uint32_t>* items) {
   std::vector<size_t> replica(request_.items.size());
   for (int pass = 0; pass < 64 && !unread.empty(); ++pass) {
     std::map<NameIndex, std::vector<uint32_t>> by_owner;
+    obs::PhaseSpan span(core_.runtime, "control.readable_replica_select");
+    span.items(unread.size());
     for (uint32_t i : unread) {
       const std::optional<size_t> next = NextReplica(i);
       if (!next) {
@@ -353,6 +355,8 @@ void ReadOp::ReadRouted(std::vector<uint32_t>* items) {
       replica[i] = *next;
       by_owner[state_[i].route.replicas[*next].owner].push_back(i);
     }
+    span.peers(by_owner.size());
+    span.End();
     unread.clear();
     ReadFromOwners(by_owner, replica, &unread);
   }

@@ -6,6 +6,18 @@ namespace mooncake::obs {
 
 namespace {
 constexpr uint64_t kNsPerMs = 1'000'000;
+
+// The call that a thread has made last, when it is traced.
+struct LastCall {
+  Runtime* runtime = nullptr;
+  TraceContext context;
+  uint64_t end_ns = 0;
+
+  static LastCall& OfThread() {
+    static thread_local constinit LastCall call;
+    return call;
+  }
+};
 }  // namespace
 
 TraceContext& TraceContext::OfThread() {
@@ -20,10 +32,33 @@ void RootSpan::Begin(Runtime& runtime, uint64_t request, std::string_view operat
   context_ = {request, Tracer::OfProcess().NextSpan(), operation,      flow,
               tenant,  runtime.WallMs() * kNsPerMs,    runtime.NowNs()};
   current = context_;
-  active_ = true;
+  runtime_ = &runtime;
 }
 
-void RootSpan::End() { TraceContext::OfThread() = outer_; }
+void RootSpan::End() {
+  LastCall::OfThread() = {runtime_, context_, runtime_->NowNs()};
+  TraceContext::OfThread() = outer_;
+}
+
+void ForgetLastCall() { LastCall::OfThread() = {}; }
+
+void WriteAfterCall(std::string_view name) {
+  const LastCall call = std::exchange(LastCall::OfThread(), {});
+  if (call.runtime == nullptr || call.context.request == 0) return;
+  Tracer& tracer = Tracer::OfProcess();
+  TraceSpan span;
+  span.request = call.context.request;
+  span.id = tracer.NextSpan();
+  span.parent = call.context.span;
+  span.name = name;
+  span.result = "ok";
+  span.operation = call.context.operation;
+  span.flow = call.context.flow;
+  span.tenant = call.context.tenant;
+  span.start_unix_ns = call.context.start_unix_ns + (call.end_ns - call.context.start_ns);
+  span.duration_ns = call.runtime->NowNs() - call.end_ns;
+  tracer.Write(span);
+}
 
 void PhaseSpan::Begin(Runtime& runtime, std::string_view name) {
   TraceContext& context = TraceContext::OfThread();

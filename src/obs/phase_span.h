@@ -34,7 +34,7 @@ class RootSpan {
  public:
   RootSpan() = default;
   ~RootSpan() {
-    if (active_) End();
+    if (runtime_ != nullptr) End();
   }
   RootSpan(const RootSpan&) = delete;
   RootSpan& operator=(const RootSpan&) = delete;
@@ -46,10 +46,15 @@ class RootSpan {
 
  private:
   void End();
-  bool active_ = false;
+  Runtime* runtime_ = nullptr;  // Set: it has begun.
   TraceContext context_;
   TraceContext outer_;
 };
+
+// For bindings: between the two, WriteAfterCall writes the time since the end of the call that this
+// thread made as a last part of it, if it made one. REQUIRES: the store of that call is there.
+void ForgetLastCall();
+void WriteAfterCall(std::string_view name);
 
 class PhaseSpan {
  public:

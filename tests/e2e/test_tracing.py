@@ -9,14 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import mooncake.store
 import pytest
-from mooncake.store import MooncakeDistributedStore
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 from scrape import fetch, parse, status_of, value
+from support import eventually, value_of
 
 
 @pytest.fixture
@@ -52,13 +53,18 @@ def test_tracing_from_the_server(
     # What a call consists of shares its id.
     assert [(part["span_name"], part["request_id"]) for part in parts] == [
         ("control.placement_rank", lines[0]["request_id"]),
+        ("control.allocate", lines[0]["request_id"]),
         ("data.local_write", lines[0]["request_id"]),
         ("control.route_publish", lines[0]["request_id"]),
+        ("python.bridge", lines[0]["request_id"]),
         ("data.local_read", lines[1]["request_id"]),
+        ("python.bridge", lines[1]["request_id"]),
         ("data.local_read", lines[2]["request_id"]),
+        ("python.bridge", lines[2]["request_id"]),
     ]
     longest = {line["request_id"]: line["duration_us"] for line in lines}
-    assert all(part["duration_us"] <= longest[part["request_id"]] for part in parts)
+    inside = [part for part in parts if part["phase"] != "python"]  # That comes after the call.
+    assert all(part["duration_us"] <= longest[part["request_id"]] for part in inside)
     assert status_of(server, "/tracing?enabled=perhaps") == 400
 
 
@@ -317,3 +323,45 @@ assert ask("/off")["enabled"] is False
     assert done.returncode == 0, done.stderr
     assert collector.resource["service.name"] == "late"
     assert "store.put" in {span["name"] for span in collector.spans}
+
+
+def test_copies_and_reads_of_copies_are_parts_of_calls(
+    redis: Any,
+    node: Callable[..., Any],
+    open_store: Callable[..., Any],
+    server: str,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    other = node(redis.url, stable_id="b")
+    store = open_store(redis.url, stable_id="a", routed_writes=True)
+    eventually(lambda: len(store.list_segments(all=True)) == 2)
+    keys = [f"k{i}" for i in range(20)]
+    assert other.put_all(keys) == [0] * 20
+    config = ReplicateConfig(replica_num=2)
+
+    def spans() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def in_background() -> set[str]:
+        return {span["span_name"] for span in spans() if span["flow"] == "background"}
+
+    fetch(server, f"/tracing?enabled=on&file={path}")
+    try:
+        assert [store.put(f"c{i}", b"value", config) for i in range(4)] == [0] * 4
+        assert [store.get(key) for key in keys] == [value_of(key) for key in keys]
+        eventually(
+            lambda: in_background() >= {"control.membership_refresh", "control.replica_track"}
+        )
+    finally:
+        fetch(server, "/tracing/off")
+    names = {
+        *("control.placement_rank", "control.allocate", "control.route_publish"),
+        *("data.local_write", "data.transfer_write", "data.transfer_read", "python.bridge"),
+        # Keys that this node answers for, whose bytes the other one has.
+        "control.readable_replica_select",
+    }
+    roots = {span["request_id"]: span["span_name"] for span in spans() if span["role"] == "root"}
+    parts = [span for span in spans() if span["span_name"] in names]
+    assert {span["span_name"] for span in parts} == names
+    assert {roots[span["request_id"]] for span in parts} == {"store.put", "store.get"}
