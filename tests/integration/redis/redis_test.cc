@@ -125,8 +125,8 @@ TEST_F(RedisMetadataTest, TellsWrongCredentialsFromAServerThatIsAway) {
   auto store = Connect("redis://" + right, runtime_);
   EXPECT_TRUE(store->Poll().ok());
   EXPECT_FALSE(store->Denies());
-  server.Command({"CONFIG", "SET", "requirepass", "another"});
   server.Command({"CLIENT", "KILL", "TYPE", "normal"});
+  server.Command({"CONFIG", "SET", "requirepass", "another"});
   EXPECT_FALSE(store->Poll().ok());
   EXPECT_TRUE(store->Denies());
   auto away = Connect("redis://:wrong@127.0.0.1:1", runtime_);
