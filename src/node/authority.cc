@@ -20,7 +20,7 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
     }
     for (const Place& place : remote) core.outbox.Committed(place, *version);
     mirrored.version = *version;
-    core.outbox.Mirror(ref, std::move(mirrored));
+    core.outbox.Mirror(ref, mirrored);
   }
   Release(core, superseded);
   return kItemOk;
@@ -40,7 +40,7 @@ ItemCode DropReplica(Core& core, const KeyRef& ref, const Place& replica, Versio
   if (code != kItemOk) return code;
   Route left;
   if (core.routes.Lookup(ref, &left, nullptr) != kItemOk) left = {.version = *version};
-  core.outbox.Mirror(ref, std::move(left));
+  core.outbox.Mirror(ref, left);
   return kItemOk;
 }
 

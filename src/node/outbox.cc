@@ -72,7 +72,7 @@ void Outbox::Retired(const Place& place) { Push(place.owner, {place, What::kReti
 
 void Outbox::Abandoned(const Place& place) { Push(place.owner, {place, What::kAbandoned}); }
 
-void Outbox::Mirror(const KeyRef& ref, Route route) {
+void Outbox::Mirror(const KeyRef& ref, const Route& route) {
   if (core_ == nullptr) return;
   const ViewPtr view = core_->view();
   const auto ranks = view->Ranks(ref.slot());

@@ -34,7 +34,7 @@ class Outbox {
   // Counts space that a change of a route gave back: our own, or another owner's.
   void NoteReleased(bool own) { (own ? released_own_ : released_remote_).Increment(); }
   // `route` is what the key's authority, this node, now says; no replicas: it is gone.
-  void Mirror(const KeyRef& ref, Route route);
+  void Mirror(const KeyRef& ref, const Route& route);
   // Waits until all that is queued has been tried once. False: not by the deadline.
   bool Flush(uint64_t deadline_ms);
 
