@@ -78,10 +78,9 @@ void Outbox::Mirror(const KeyRef& ref, const Route& route) {
   const auto ranks = view->Ranks(ref.slot());
   const size_t copies = std::min<size_t>(ranks.size(), core_->options.route_topk);
   for (size_t rank = 1; rank < copies; ++rank) {
-    const std::string name = view->node(ranks[rank]).lease.id.ToString();
-    const auto peer = core_->names.IndexOf(name);
-    if (!peer || *peer == kSelf) continue;
     base::MutexLock lock(mu_);
+    const std::optional<NameIndex> peer = PeerAt(view, ranks[rank]);
+    if (!peer || *peer == kSelf) continue;
     if (size_ >= kQueueMax) {
       dropped_.Increment();
       return;
@@ -94,6 +93,16 @@ void Outbox::Mirror(const KeyRef& ref, const Route& route) {
     untried_.fetch_add(1);
   }
   if (copies > 1) work_->Set();
+}
+
+std::optional<NameIndex> Outbox::PeerAt(const ViewPtr& view, routing::NodeIndex node) {
+  if (peers_view_ != view) {
+    peers_view_ = view;
+    peers_.assign(view->nodes().size(), std::nullopt);
+  }
+  std::optional<NameIndex>& peer = peers_[node];
+  if (!peer) peer = core_->names.IndexOf(view->node(node).lease.id.ToString());
+  return peer;
 }
 
 bool Outbox::Flush(uint64_t deadline_ms) {

@@ -80,6 +80,8 @@ class Outbox {
   // Returns the notices to try again.
   std::vector<Notice> Send(const Batch& batch);
   void SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRoute> mirrors);
+  // The name of a node of the view. Each put asks for it, so it is looked up once.
+  std::optional<NameIndex> PeerAt(const ViewPtr& view, routing::NodeIndex node) MC_REQUIRES(mu_);
 
   Runtime& runtime_;
   Counter& dropped_;
@@ -100,6 +102,8 @@ class Outbox {
   NameIndex last_ MC_GUARDED_BY(mu_) = kSelf;  // Whose turn it was.
   size_t size_ MC_GUARDED_BY(mu_) = 0;         // Queued; not those to be tried again.
   size_t later_size_ MC_GUARDED_BY(mu_) = 0;   // To be tried again.
+  ViewPtr peers_view_ MC_GUARDED_BY(mu_);      // What peers_ belongs to.
+  std::vector<std::optional<NameIndex>> peers_ MC_GUARDED_BY(mu_);  // By NodeIndex.
 };
 
 }  // namespace mooncake::node
