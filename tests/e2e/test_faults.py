@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
-from support import LONG, MIB, ProcessView, at_most, eventually, value_of
+from support import LONG, MIB, ProcessView, at_most, eventually, settle, value_of
 
 LEASE_S = 3.0
 STALL_S = 2.0
@@ -177,7 +177,7 @@ def test_a_node_that_stands_still_slows_the_others_for_one_stall(cluster: Cluste
     reports = []
     for name, seconds in (("meanwhile", STALL_S + 1), ("after", 57 if LONG else 2 * LEASE_S)):
         cluster.writer.start_load(name, threads=4)
-        time.sleep(seconds)
+        settle(seconds)
         reports.append(cluster.writer.stop_load())
         assert (reports[-1]["wrong"], reports[-1]["errors"]) == ([], [])
     # Far below what one more wait for the silent node would take.

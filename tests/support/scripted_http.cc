@@ -1,19 +1,17 @@
 #include "support/scripted_http.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
+#include <utility>
 
 #include "base/text.h"
 
 namespace mooncake::testing {
 namespace {
 
-constexpr int kLookMs = 5;
+constexpr int kLookMs = LoopbackServer::kLookMs;
 
 // Whether the head and as much of a body as it tells of are there.
 bool IsWhole(const std::string& request) {
@@ -43,24 +41,8 @@ bool ScriptedHttp::Peer::Send(std::string_view bytes) {
 }
 
 ScriptedHttp::ScriptedHttp(Answerer answerer)
-    : answerer_(std::move(answerer)), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  bind(listener_, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-  port_ = ntohs(address.sin_port);
-  listen(listener_, 64);
-  accepting_ = std::thread([this] { Accept(); });
-}
-
-ScriptedHttp::~ScriptedHttp() {
-  stop_ = true;
-  accepting_.join();
-  for (std::thread& thread : serving_) thread.join();
-  close(listener_);
-}
+    : answerer_(std::move(answerer)),
+      server_([this](int client, const std::atomic<bool>& stop) { Serve(client, stop); }) {}
 
 std::string ScriptedHttp::Answer(int status, std::string_view body) {
   return base::StrCat("HTTP/1.1 ", status,
@@ -68,18 +50,9 @@ std::string ScriptedHttp::Answer(int status, std::string_view body) {
                       body);
 }
 
-void ScriptedHttp::Accept() {
-  pollfd waited{.fd = listener_, .events = POLLIN, .revents = 0};
-  while (!stop_) {
-    if (poll(&waited, 1, kLookMs) <= 0) continue;
-    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (client >= 0) serving_.emplace_back([this, client] { Serve(client); });
-  }
-}
-
-void ScriptedHttp::Serve(int client) {
+void ScriptedHttp::Serve(int client, const std::atomic<bool>& stop) {
   std::string request;
-  while (!stop_ && !IsWhole(request)) {
+  while (!stop && !IsWhole(request)) {
     pollfd waited{.fd = client, .events = POLLIN, .revents = 0};
     if (poll(&waited, 1, kLookMs) <= 0) continue;
     std::array<char, 4096> bytes;
@@ -87,9 +60,8 @@ void ScriptedHttp::Serve(int client) {
     if (count <= 0) break;
     request.append(bytes.data(), static_cast<size_t>(count));
   }
-  Peer peer(client, stop_);
+  Peer peer(client, stop);
   if (IsWhole(request)) answerer_(request, peer);
-  close(client);
 }
 
 }  // namespace mooncake::testing

@@ -7,8 +7,8 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <vector>
+
+#include "support/loopback_server.h"
 
 namespace mooncake::testing {
 
@@ -29,26 +29,18 @@ class ScriptedHttp {
   using Answerer = std::function<void(const std::string& request, Peer& peer)>;
 
   explicit ScriptedHttp(Answerer answerer);
-  ~ScriptedHttp();
-  ScriptedHttp(const ScriptedHttp&) = delete;
-  ScriptedHttp& operator=(const ScriptedHttp&) = delete;
 
-  uint16_t port() const { return port_; }
-  std::string Address() const { return "127.0.0.1:" + std::to_string(port_); }
+  uint16_t port() const { return server_.port(); }
+  std::string Address() const { return "127.0.0.1:" + std::to_string(port()); }
 
   // A whole answer, after which the connection ends.
   static std::string Answer(int status, std::string_view body);
 
  private:
-  void Accept();
-  void Serve(int client);
+  void Serve(int client, const std::atomic<bool>& stop);
 
   const Answerer answerer_;
-  uint16_t port_ = 0;
-  int listener_ = -1;
-  std::atomic<bool> stop_ = false;
-  std::vector<std::thread> serving_;  // The accepting thread's.
-  std::thread accepting_;
+  LoopbackServer server_;  // Last: its threads use the rest.
 };
 
 }  // namespace mooncake::testing
