@@ -47,17 +47,18 @@ void Outbox::Stop(uint64_t deadline_ms) {
   for (auto& thread : threads_) thread->Join();
   threads_.clear();
   base::MutexLock lock(mu_);
-  dropped_.Add(std::exchange(later_size_, 0));
+  dropped_.Add(std::exchange(later_size_, 0) + std::exchange(size_, 0));
 }
 
 void Outbox::Push(NameIndex owner, Notice notice) {
   {
     base::MutexLock lock(mu_);
-    if (size_ >= kQueueMax) {
+    Queue& queue = queues_[owner];
+    if (!HasRoom(queue)) {
       dropped_.Increment();
       return;
     }
-    queues_[owner].notices.push_back(notice);
+    queue.notices.push_back(notice);
     ++size_;
     untried_.fetch_add(1);
   }
@@ -78,14 +79,20 @@ void Outbox::Mirror(const KeyRef& ref, const Route& route) {
   const auto ranks = view->Ranks(ref.slot());
   const size_t copies = std::min<size_t>(ranks.size(), core_->options.route_topk);
   for (size_t rank = 1; rank < copies; ++rank) {
+    ViewPtr old;  // Not freed under the lock.
     base::MutexLock lock(mu_);
-    const std::optional<NameIndex> peer = PeerAt(view, ranks[rank]);
-    if (!peer || *peer == kSelf) continue;
-    if (size_ >= kQueueMax) {
-      dropped_.Increment();
-      return;
+    if (peers_view_ != view) {
+      old = std::exchange(peers_view_, view);
+      peers_.assign(view->nodes().size(), std::nullopt);
     }
-    KeyedRoute& keyed = queues_[*peer].mirrors.emplace_back();
+    const std::optional<NameIndex> peer = PeerAt(ranks[rank]);
+    if (!peer || *peer == kSelf) continue;
+    Queue& queue = queues_[*peer];
+    if (!HasRoom(queue)) {
+      dropped_.Increment();
+      continue;
+    }
+    KeyedRoute& keyed = queue.mirrors.emplace_back();
     keyed.ref = {ref.hash, ref.scope, {}};
     keyed.key = std::string(ref.key);
     keyed.route = route;
@@ -95,13 +102,13 @@ void Outbox::Mirror(const KeyRef& ref, const Route& route) {
   if (copies > 1) work_->Set();
 }
 
-std::optional<NameIndex> Outbox::PeerAt(const ViewPtr& view, routing::NodeIndex node) {
-  if (peers_view_ != view) {
-    peers_view_ = view;
-    peers_.assign(view->nodes().size(), std::nullopt);
-  }
+bool Outbox::HasRoom(const Queue& queue) const {
+  return size_ < kQueueMax && queue.notices.size() + queue.mirrors.size() < kPeerQueueMax;
+}
+
+std::optional<NameIndex> Outbox::PeerAt(routing::NodeIndex node) {
   std::optional<NameIndex>& peer = peers_[node];
-  if (!peer) peer = core_->names.IndexOf(view->node(node).lease.id.ToString());
+  if (!peer) peer = core_->names.IndexOf(peers_view_->node(node).lease.id.ToString());
   return peer;
 }
 
@@ -219,16 +226,17 @@ std::vector<Outbox::Notice> Outbox::Send(const Batch& batch) {
   const std::string name = core_->names.NameOf(batch.peer);
   const routing::NodeIndex index = view->FindName(name);
   if (index == routing::kNoNode) {
+    dropped_.Add(batch.mirrors.size());  // Others have its ranks now.
     // It has just joined, or it lost its lease and may come back; or its space has gone with it.
     return IsSucceeded(*view, name) ? std::vector<Notice>() : batch.notices;
   }
   const routing::ViewNode& peer = view->node(index);
-  // First what a successor of ours would not know.
-  SendMirrors(peer, batch.mirrors);
-  std::vector<Notice> failed;
-  for (size_t begin = 0; begin < batch.notices.size(); begin += kBatchMax) {
-    const size_t size = std::min(kBatchMax, batch.notices.size() - begin);
-    const std::span<const Notice> part = std::span(batch.notices).subspan(begin, size);
+  // First what a successor of ours would not know. A peer that does not answer is left alone: each
+  // message more would wait as long.
+  bool heard = SendMirrors(peer, batch.mirrors);
+  std::span<const Notice> left = batch.notices;
+  while (heard && !left.empty()) {
+    const std::span<const Notice> part = left.first(std::min(kBatchMax, left.size()));
     v1::NoticeRequest request;
     core_->peers.FillOrigin(false, request.mutable_origin());
     request.set_owner(name);
@@ -246,14 +254,16 @@ std::vector<Outbox::Notice> Outbox::Send(const Batch& batch) {
     }
     const auto reply = core_->peers.Ask<v1::NoticeReply>(peer, MessageType::kNotice, request,
                                                          runtime_.NowMs() + kSendTimeoutMs);
-    if (!reply.ok()) failed.insert(failed.end(), part.begin(), part.end());
+    heard = reply.ok();
+    if (heard) left = left.subspan(part.size());
   }
-  return failed;
+  return {left.begin(), left.end()};
 }
 
 // One message after the other: of two that name a key, the newer has to arrive last.
-void Outbox::SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRoute> mirrors) {
-  while (!mirrors.empty()) {
+bool Outbox::SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRoute> mirrors) {
+  bool heard = true;
+  while (heard && !mirrors.empty()) {
     v1::MirrorRequest request;
     core_->peers.FillOrigin(false, request.mutable_origin());
     ScopeColumn scopes(core_->scopes, request.mutable_scopes());
@@ -261,11 +271,13 @@ void Outbox::SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRou
     for (uint64_t bytes = 0; count < mirrors.size() && !IsFull(count, bytes); ++count) {
       bytes += WriteKeyedRoute(mirrors[count], scopes, core_->names, request.add_routes());
     }
-    mirrors = mirrors.subspan(count);
     const auto reply = core_->peers.Ask<v1::MirrorReply>(peer, MessageType::kMirror, request,
                                                          runtime_.NowMs() + kSendTimeoutMs);
-    if (!reply.ok()) dropped_.Increment();
+    heard = reply.ok();
+    if (heard) mirrors = mirrors.subspan(count);
   }
+  dropped_.Add(mirrors.size());
+  return heard;
 }
 
 void Release(Core& core, const Superseded& superseded) {

@@ -4,8 +4,8 @@
 // leaves behind.
 //
 // A few threads send, each to one peer at a time and no two to the same: what is said to a peer
-// stays in order, and one that is silent does not keep the others from hearing. An authority that
-// dies takes along what it has not said yet.
+// that answers stays in order, and one that is silent does not keep the others from hearing. An
+// authority that dies takes along what it has not said yet.
 #pragma once
 
 #include <atomic>
@@ -35,12 +35,14 @@ class Outbox {
   void NoteReleased(bool own) { (own ? released_own_ : released_remote_).Increment(); }
   // `route` is what the key's authority, this node, now says; no replicas: it is gone.
   void Mirror(const KeyRef& ref, const Route& route);
-  // Waits until all that is queued has been tried once. False: not by the deadline.
+  // Waits until all that is queued, also meanwhile, has been tried once. False: not by the
+  // deadline.
   bool Flush(uint64_t deadline_ms);
 
  private:
   static constexpr size_t kThreads = 4;
-  static constexpr size_t kQueueMax = 100'000;
+  static constexpr size_t kQueueMax = 200'000;
+  static constexpr size_t kPeerQueueMax = kQueueMax / 2;  // A silent peer leaves room for others.
   static constexpr size_t kBatchMax = 4096;
   // One try in kIdleWaitMs. An owner that has just joined is not in the view yet, a silent one may
   // become an authority's source of truth when it is heard again: both have to learn what is no
@@ -79,9 +81,11 @@ class Outbox {
   void Done(const Batch& batch, std::span<const Notice> failed);
   // Returns the notices to try again.
   std::vector<Notice> Send(const Batch& batch);
-  void SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRoute> mirrors);
-  // The name of a node of the view. Each put asks for it, so it is looked up once.
-  std::optional<NameIndex> PeerAt(const ViewPtr& view, routing::NodeIndex node) MC_REQUIRES(mu_);
+  // False: the peer does not answer; those that it did not get are dropped.
+  bool SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRoute> mirrors);
+  bool HasRoom(const Queue& queue) const MC_REQUIRES(mu_);
+  // The name of a node of peers_view_. Each put asks for it, so it is looked up once.
+  std::optional<NameIndex> PeerAt(routing::NodeIndex node) MC_REQUIRES(mu_);
 
   Runtime& runtime_;
   Counter& dropped_;

@@ -11,8 +11,6 @@ namespace mooncake::testing {
 
 namespace {
 
-constexpr uint64_t kStallMs = 2'000;
-
 // What no caller waits for.
 std::set<uint16_t> BackgroundTypes() {
   std::set<uint16_t> types;
@@ -120,10 +118,11 @@ Status TestNode::Remove(std::string_view key) {
   return std::move(node::RemoveKeys(core(), {&ref, 1}, Deadline())[0]);
 }
 
-TestCluster::TestCluster(Runtime& runtime)
+TestCluster::TestCluster(Runtime& runtime, uint64_t stall_ms)
     : runtime_(runtime),
       state_(std::make_shared<metadata::MemoryState>()),
-      network_(runtime, kStallMs) {}
+      network_(runtime, stall_ms),
+      stall_ms_(stall_ms) {}
 
 TestCluster::~TestCluster() {
   network_.Heal();
@@ -192,10 +191,10 @@ std::vector<std::string> TestCluster::KeysAt(TestNode& asked, std::string_view a
   return keys;
 }
 
-void Simulated(uint64_t seed, const std::function<void(TestCluster&)>& body) {
+void Simulated(uint64_t seed, const std::function<void(TestCluster&)>& body, uint64_t stall_ms) {
   runtime::SimRuntime runtime(seed);
   runtime.Run([&] {
-    TestCluster cluster(runtime);
+    TestCluster cluster(runtime, stall_ms);
     body(cluster);
   });
 }

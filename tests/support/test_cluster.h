@@ -74,7 +74,8 @@ class TestNode {
 
 class TestCluster {
  public:
-  explicit TestCluster(Runtime& runtime);
+  static constexpr uint64_t kStallMs = 2'000;
+  explicit TestCluster(Runtime& runtime, uint64_t stall_ms = kStallMs);
   ~TestCluster();
 
   // Routed writes, a segment, short limits.
@@ -82,7 +83,9 @@ class TestCluster {
   // Starts a node and waits until all the others know it. Stops the test when it cannot.
   TestNode& Start(const node::NodeConfig& config);
   TestNode& Start(std::string name, uint64_t segment_bytes = kMiB) {
-    return Start(Config(std::move(name), segment_bytes));
+    node::NodeConfig config = Config(std::move(name), segment_bytes);
+    config.options.stall_timeout_ms = stall_ms_;
+    return Start(config);
   }
   // A node that has not joined yet.
   std::unique_ptr<TestNode> Make();
@@ -103,10 +106,13 @@ class TestCluster {
   Runtime& runtime_;
   std::shared_ptr<metadata::MemoryState> state_;
   transfer::MemoryNetwork network_;
+  const uint64_t stall_ms_;
   std::vector<std::unique_ptr<TestNode>> nodes_;
 };
 
-// Runs `body` with a cluster under a simulation of its own.
-void Simulated(uint64_t seed, const std::function<void(TestCluster&)>& body);
+// Runs `body` with a cluster under a simulation of its own. A silent peer is given up after
+// `stall_ms`.
+void Simulated(uint64_t seed, const std::function<void(TestCluster&)>& body,
+               uint64_t stall_ms = TestCluster::kStallMs);
 
 }  // namespace mooncake::testing

@@ -148,6 +148,22 @@ TEST(Outbox, ASilentPeerKeepsNobodyElseFromHearing) {
   });
 }
 
+// The stall limit is longer than what a notice waits, so nobody suspects it meanwhile.
+TEST(Outbox, ASilentPeerIsWaitedForOnce) {
+  const auto body = [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    ExtentPin extent = Live(world.b.core().extents, "k", 100);
+    cluster.network().SetPaused(world.b.node().endpoint(), true);
+    // As many as take several messages.
+    for (int i = 0; i < 20'000; ++i) world.a.core().outbox.Retired(world.OnB(extent));
+    const uint64_t start_ms = world.runtime.NowMs();
+    EXPECT_TRUE(world.a.core().outbox.Flush(start_ms + 60'000));
+    EXPECT_LE(world.runtime.NowMs() - start_ms, 11'000u);
+    cluster.network().SetPaused(world.b.node().endpoint(), false);
+  };
+  Simulated(10, body, 20'000);
+}
+
 TEST(Outbox, AnEvictedReplicaLeavesTheOthersInTheMirror) {
   Simulated(6, [](TestCluster& cluster) {
     TwoNodes world(cluster);
