@@ -12,9 +12,6 @@ namespace {
 constexpr uint64_t kPollMs = 100;
 constexpr uint64_t kDropTimeoutMs = 3'000;
 constexpr uint64_t kPinnedWaitMs = 2;
-// A value may be larger than the high watermark: the background leaves the newest alone, or it
-// would vanish right after its put.
-constexpr size_t kKeptInBackground = 1;
 // Evicting a little more than asked keeps the next writer from doing the same again.
 constexpr uint64_t kSpareDivisor = 128;  // Of the capacity.
 }  // namespace
@@ -55,10 +52,13 @@ void Evictor::EvictToLowWatermark() {
     const uint64_t high = stats.capacity_bytes / 100 * core_->options.high_watermark_percent;
     const uint64_t low = stats.capacity_bytes / 100 * core_->options.low_watermark_percent;
     if (stats.used_bytes < high || stats.capacity_bytes == 0) continue;
+    // A value that alone is above the high watermark would vanish right after its put: the newest
+    // stays.
     uint64_t to_go = stats.used_bytes - low;
     for (int round = 0; round < kRoundsMax && to_go > 0 && !stop_.load(); ++round) {
       bool would_block = false;
-      const uint64_t freed = MakeRoom(to_go, stats.index, true, &would_block, kKeptInBackground);
+      const uint64_t freed =
+          MakeRoom(to_go, stats.index, true, &would_block, ExtentStore::Newest::kStays);
       if (freed == 0) break;
       if (round == 0) background_.Increment();
       to_go -= std::min(to_go, freed);
@@ -152,10 +152,10 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
 }
 
 uint64_t Evictor::MakeRoom(uint64_t bytes, std::optional<uint32_t> segment, bool may_block,
-                           bool* would_block, size_t keep) {
+                           bool* would_block, ExtentStore::Newest newest) {
   obs::PhaseSpan span(runtime_, "data.eviction");
   span.bytes_out(bytes);
-  std::vector<ExtentPin> victims = core_->extents.TakeVictims(bytes, segment, keep);
+  std::vector<ExtentPin> victims = core_->extents.TakeVictims(bytes, segment, newest);
   span.items(victims.size());
   if (victims.empty()) return 0;
   const uint64_t started_ns = runtime_.NowNs();

@@ -22,10 +22,9 @@ class Evictor {
   // again where blocking is allowed.
   ExtentPin Reserve(const ReserveRequest& request, bool may_block, uint64_t deadline_ms,
                     bool* would_block);
-  // Evicts about `bytes`, but leaves the last `keep` objects of the segment; returns how many bytes
-  // were retired.
+  // Evicts about `bytes`; returns how many bytes were retired.
   uint64_t MakeRoom(uint64_t bytes, std::optional<uint32_t> segment, bool may_block,
-                    bool* would_block, size_t keep = 0);
+                    bool* would_block, ExtentStore::Newest newest = ExtentStore::Newest::kMayGo);
 
  private:
   void Loop();

@@ -24,6 +24,7 @@ class Segment {
 
   base::Mutex ring_mu;
   eviction::ClockRing ring MC_GUARDED_BY(ring_mu);
+  uint64_t newest MC_GUARDED_BY(ring_mu) = 0;  // The highest generation that went live.
 };
 
 MutableBytes Extent::data() const { return segment_->memory.bytes().subspan(offset_, size_); }
@@ -178,6 +179,7 @@ void ExtentStore::Commit(Extent& extent, Version version) {
   ExtentState expected = ExtentState::kReserved;
   if (extent.state_.compare_exchange_strong(expected, ExtentState::kLive)) {
     segment.ring.Insert(extent, extent.soft_pin_);
+    segment.newest = std::max(segment.newest, extent.generation_);
   }
 }
 
@@ -231,7 +233,7 @@ constexpr uint32_t kIdlePins = 2;
 }  // namespace
 
 std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<uint32_t> wanted,
-                                                size_t keep) {
+                                                Newest newest) {
   Segment* fullest = wanted ? SegmentAt(*wanted) : nullptr;
   double most = -1;
   if (!wanted) {
@@ -247,19 +249,20 @@ std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<ui
   if (fullest == nullptr) return victims;
   uint64_t taken = 0;
   size_t counted = 0;
-  size_t most_victims = 0;
-  auto evictable = [](const eviction::ClockEntry& entry) {
-    return static_cast<const Extent&>(entry).pins() <= kIdlePins;
+  uint64_t spared = 0;  // No generation.
+  auto evictable = [&spared](const eviction::ClockEntry& entry) {
+    const auto& extent = static_cast<const Extent&>(entry);
+    return extent.pins() <= kIdlePins && extent.generation_ != spared;
   };
   auto enough = [&](const std::vector<eviction::ClockEntry*>& entries) {
     for (; counted < entries.size(); ++counted) {
       const auto& extent = static_cast<const Extent&>(*entries[counted]);
       taken += allocator::ExtentAllocator::RoundUp(extent.size_);
     }
-    return taken >= bytes || counted >= most_victims;
+    return taken >= bytes;
   };
   base::MutexLock lock(fullest->ring_mu);
-  most_victims = fullest->ring.size() - std::min(keep, fullest->ring.size());
+  if (newest == Newest::kStays) spared = fullest->newest;
   for (eviction::ClockEntry* entry : fullest->ring.TakeVictims(evictable, enough)) {
     victims.emplace_back(static_cast<Extent*>(entry));
   }

@@ -152,10 +152,10 @@ class ExtentStore {
   ExtentPin Find(uint32_t segment, uint64_t offset, uint64_t generation) const;
 
   // Victims, taken out of the ring but still live: the caller retires them or gives them back.
-  // About `bytes` of them, of one segment: the fullest active one, or `segment` if given. The
-  // `keep` that would go last are left where they are.
+  // About `bytes` of them, of one segment: the fullest active one, or `segment` if given.
+  enum class Newest : uint8_t { kMayGo, kStays };  // Of the segment's live extents.
   std::vector<ExtentPin> TakeVictims(uint64_t bytes, std::optional<uint32_t> segment,
-                                     size_t keep = 0);
+                                     Newest newest = Newest::kMayGo);
   void GiveBack(Extent& extent);
 
   // Enumerates the extents in pages: shard numbers 0 .. kIndexShards - 1.

@@ -41,6 +41,7 @@ def test_a_value_above_the_watermark_stays(redis: Any, open_store: Callable[...,
     owner = open_store(redis.url, **owner_settings("one", 64 * MIB))
     large = value_of("large", 0, 61 * MIB)
     assert owner.put("small", b"1") == 0
+    assert owner.get("small") == b"1"  # A hit protects it longer than what is fresh.
     assert owner.put("large", large) == 0
     settle(1)  # Several looks of the evictor.
     assert owner.get("large") == large
