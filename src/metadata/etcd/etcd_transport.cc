@@ -20,6 +20,8 @@ constexpr std::string_view kStreamRefusal = "{\"error\"";
 constexpr int kInvalidArgumentCode = 3;
 constexpr int kDeadlineCode = 4;
 constexpr int kUnavailableCode = 14;
+constexpr int kPermissionDeniedCode = 7;
+constexpr int kFailedPreconditionCode = 9;
 constexpr int kUnauthenticatedCode = 16;
 // A gateway's, or a proxy's, without a code of gRPC.
 constexpr int kHttpUnavailable = 503;
@@ -29,6 +31,13 @@ constexpr int kHttpTimeout = 504;
 bool IsAway(int status, const EtcdRefusal& refusal) {
   if (refusal.code == kUnavailableCode || refusal.code == kDeadlineCode) return true;
   return refusal.code == 0 && (status == kHttpUnavailable || status == kHttpTimeout);
+}
+
+// Of a login: nobody of this name and password, no users at all, or not allowed. What else may be
+// wrong, such as a server that lags behind, passes.
+bool IsDenial(const EtcdRefusal& refusal) {
+  return refusal.code == kInvalidArgumentCode || refusal.code == kPermissionDeniedCode ||
+         refusal.code == kFailedPreconditionCode || refusal.code == kUnauthenticatedCode;
 }
 
 // Tokens end with the server's process, and with every change of its users.
@@ -51,6 +60,7 @@ uint64_t EtcdTransport::Exchange(uint64_t deadline_ms, uint64_t limit_ms) const 
 Result<std::string> EtcdTransport::Call(const EtcdRequest& request, uint64_t deadline_ms,
                                         EtcdFault& fault) {
   Result<std::string> answer = std::string();
+  denied_.store(false, std::memory_order_relaxed);
   size_t gone = 0;
   for (int i = 0; i < kTriesMax; ++i) {
     if (i > 1) runtime_.SleepMs(std::min(uint64_t{1} << i, kPauseMsMax));
@@ -161,12 +171,11 @@ Result<std::string> EtcdTransport::Token(Connection& connection, uint64_t deadli
     if (away || refusal.code == 0) {
       return Refused(connection.member, answer->status, refusal);
     }
-    denied_.store(true, std::memory_order_relaxed);
+    denied_.store(IsDenial(refusal), std::memory_order_relaxed);
     return MetadataError(fmt::format("{}: the server refused the user and password: {}",
                                      address_.endpoints[connection.member].ToString(),
                                      refusal.message));
   }
-  denied_.store(false, std::memory_order_relaxed);
   MC_TRY(std::string token, LoginFromJson(answer->body));
   base::MutexLock lock(mu_);
   token_ = token;

@@ -16,7 +16,7 @@ namespace mooncake::metadata {
 class Lookup {
  public:
   // An address in numbers is known at once, without a thread. kMetadata: too many threads of this
-  // process still ask for names that others gave up, or the host is malformed.
+  // process still ask for names that others gave up.
   static Result<std::unique_ptr<Lookup>> Start(const std::string& host, uint16_t port,
                                                Runtime& runtime);
   class Question;                                       // What the thread works on.

@@ -413,6 +413,24 @@ TEST_F(EtcdMetadataTest, ThePasswordIsInNoMessage) {
               AllOf(HasSubstr("refused the user and password"), Not(HasSubstr("cret"))));
 }
 
+TEST_F(EtcdMetadataTest, TellsWrongCredentialsFromAServerThatLags) {
+  EtcdFixture server(runtime_);
+  EnableUser(server, "pass");
+  const std::string at = "@127.0.0.1:" + std::to_string(server.port());
+  auto store = Connect("etcd://root:wrong" + at, runtime_);
+  EXPECT_FALSE(store->Poll().ok());
+  EXPECT_TRUE(store->Denies());
+  auto right = Connect("etcd://root:pass" + at, runtime_);
+  EXPECT_TRUE(right->Poll().ok());
+  EXPECT_FALSE(right->Denies());
+  ScriptedHttp lagging([](const std::string&, ScriptedHttp::Peer& peer) {
+    peer.Send(ScriptedHttp::Answer(429, R"({"error": "x", "code": 8, "message": "too many"})"));
+  });
+  auto later = Connect("etcd://root:pass@" + lagging.Address(), runtime_);
+  EXPECT_FALSE(later->Poll().ok());
+  EXPECT_FALSE(later->Denies());
+}
+
 TEST_F(EtcdMetadataTest, UsersAreLoggedInAndAgainAfterARestart) {
   EtcdFixture server(runtime_);
   // p@ss:w/rd %41"'\{}?#&=
