@@ -81,6 +81,7 @@ class OtlpExporter::Connection {
       return received <= kAnswerBytesMax && runtime_.NowMs() - answered_ms < timeout_ms_;
     };
     const httplib::Result result = client_->send(request);
+    if (result) status = result->status;  // The handler is not told of a 204, which has no body.
     if (!result && result.error() != httplib::Error::Canceled) {
       *error = httplib::to_string(result.error());
       return 0;

@@ -45,6 +45,18 @@ TEST_F(OtlpExporterTest, AnAnswerWithoutEndIsCutOffAndItsStatusCounts) {
   EXPECT_LT(pieces, 1'000u);
 }
 
+TEST_F(OtlpExporterTest, AnAnswerWithoutContentIsOne) {
+  std::atomic<int> asked = 0;
+  ScriptedHttp collector([&](const std::string&, ScriptedHttp::Peer& peer) {
+    ++asked;
+    peer.Send("HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n");
+  });
+  auto exporter = ExportTo(collector);
+  EXPECT_TRUE(exporter->Flush(kFlushMs));
+  EXPECT_EQ(exporter->counts().exported, 1u);
+  EXPECT_EQ(asked, 1);
+}
+
 TEST_F(OtlpExporterTest, AnAnswerThatDripsIsCutOffAndItsStatusCounts) {
   ScriptedHttp collector([&](const std::string&, ScriptedHttp::Peer& peer) {
     bool more = peer.Send("HTTP/1.1 400 Bad\r\n\r\n");
