@@ -15,6 +15,7 @@ namespace {
 constexpr int kMessageMax = 256 << 20;
 constexpr size_t kScopesMax = 1'024;
 constexpr size_t kScopeSizeMax = 4'096;
+constexpr size_t kScopesShownBytes = 1'024;  // In an error.
 constexpr size_t kNoncesMax = 4'096;
 constexpr uint64_t kNonceMs = 60'000;
 
@@ -207,6 +208,10 @@ class StoreServer::Impl final : public v1::StoreDaemon::Service {
   Error NoScopeLocked(const std::string& scope) const MC_REQUIRES(mu_) {
     std::string served;
     for (const auto& [name, domain] : parts_.scopes) {
+      if (served.size() > kScopesShownBytes) {
+        served += ", ...";
+        break;
+      }
       served.append(served.empty() ? "" : ", ").append(name);
     }
     return InvalidState(

@@ -10,8 +10,7 @@
 namespace mooncake::client {
 
 namespace {
-// Not longer: a call goes by gRPC where this fails, and still has to find out that the daemon
-// stands still.
+// Not longer: where this fails, a call still has to find out that the daemon stands still.
 constexpr uint64_t kConnectMs = 500;  // To be connected, and for the answer to a hello.
 constexpr uint64_t kLookMs = 100;     // Between looks whether to give up a call.
 }  // namespace

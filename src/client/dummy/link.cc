@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "client/dummy/proof.h"
-#include "client/dummy/pulse.h"
 #include "client/dummy/unary_call.h"
 #include "obs/log.h"
 
@@ -45,6 +44,7 @@ Link::Link(const DummyConfig& config, Runtime& runtime, MappedMemory control)
     : config_(config),
       runtime_(runtime),
       control_(std::move(control)),
+      pulse_(calls_, runtime),
       ready_(runtime.NewEvent()),
       wake_(runtime.NewEvent()) {
   for (uint32_t slot = kCallSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
@@ -248,16 +248,11 @@ bool Link::WaitReady(uint64_t deadline_ms) {
 }
 
 bool Link::WaitToRetry(uint64_t give_up_ms) {
-  const uint64_t now_ms = runtime_.NowMs();
-  if (now_ms >= give_up_ms || stop_.load() || runtime_.Interrupted()) return false;
-  if (SocketBroken()) {
-    // It was restarted, perhaps: the thread that watches is to find out at once.
-    ready_->Clear();
-    wake_->Set();
-    return WaitReady(std::min(now_ms + kReadyWaitMs, give_up_ms));
-  }
+  if (runtime_.NowMs() >= give_up_ms || stop_.load() || runtime_.Interrupted()) return false;
+  // It was restarted, perhaps: the thread that watches is to find out, and to say so.
+  wake_->Set();
   runtime_.SleepMs(kLookAgainMs);
-  return true;
+  return WaitReady(std::min(runtime_.NowMs() + kReadyWaitMs, give_up_ms));
 }
 
 template <typename Request, typename Reply>
@@ -310,11 +305,10 @@ template Link::Started Link::Send(CallType type, daemon_v1::AcquireRequest& requ
 
 template <typename Reply>
 Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline_ms) {
-  std::optional<Pulse> pulse;
+  const uint64_t since_ms = runtime_.NowMs();
   const auto give_up = [&](bool) {
     if (stop_.load() || runtime_.Interrupted() || runtime_.NowMs() >= deadline_ms) return true;
-    if (!pulse) pulse.emplace(calls_, runtime_);
-    return pulse->Gone();
+    return pulse_.Gone(since_ms);
   };
   CallFrame& frame = call->frame;
   if (call->caller == CallPool::Caller::kWorksOn) AwaitBriefly(call->socket.get());

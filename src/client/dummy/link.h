@@ -1,6 +1,6 @@
 // Link: a dummy client's session with its daemon. Makes the calls, keeps the Unix socket, maps
 // the daemon's memory, and says Hello again when the daemon has been restarted: it registers
-// what was registered, and a call that the new daemon does not know is repeated.
+// what was registered. A call that could not be sent is tried again, one that was sent is not.
 //
 // Only hello goes to the daemon's address, as a gRPC call; all other calls go over connections of
 // the Unix socket.
@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "client/dummy/call_pool.h"
 #include "client/dummy/messages.h"
+#include "client/dummy/pulse.h"
 #include "client/dummy/side_channel.h"
 #include "client/dummy/unix_socket.h"
 #include "mooncake/dummy.h"
@@ -122,6 +123,7 @@ class Link {
   Runtime& runtime_;
   const MappedMemory control_;
   CallPool calls_;
+  Pulse pulse_;
   std::unique_ptr<Event> ready_;  // Set while the session is good.
   std::unique_ptr<Event> wake_;   // Something for the watching thread.
   std::atomic<bool> stop_{false};

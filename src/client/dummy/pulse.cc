@@ -2,6 +2,9 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "client/dummy/messages.h"
 
 namespace mooncake::client {
@@ -10,23 +13,31 @@ namespace {
 constexpr uint64_t kAfterMs = 500;  // A call waits that long before it asks, and asks again.
 }  // namespace
 
-Pulse::Pulse(CallPool& pool, Runtime& runtime)
-    : pool_(pool), runtime_(runtime), heard_ms_(runtime.NowMs()), next_ms_(heard_ms_ + kAfterMs) {}
-
-bool Pulse::Gone() {
+bool Pulse::Gone(uint64_t waiting_since_ms) {
   const uint64_t now_ms = runtime_.NowMs();
-  if (question_ && Answered()) heard_ms_ = now_ms;
-  if (now_ms >= heard_ms_ + kSilentMs) return true;
-  if (!question_ && now_ms >= next_ms_) {
-    next_ms_ = now_ms + kAfterMs;
-    if (!Ask()) question_.reset();
+  bool mine = false;
+  if (now_ms >= waiting_since_ms + kAfterMs) {
+    base::MutexLock lock(mu_);
+    mine = !std::exchange(taken_, true);
   }
-  return false;
+  bool heard = false;
+  if (mine) {
+    heard = question_ && Answered();
+    if (!question_ && now_ms >= next_ms_) {
+      next_ms_ = now_ms + kAfterMs;
+      if (!Ask()) question_.reset();
+    }
+  }
+  base::MutexLock lock(mu_);
+  if (mine) taken_ = false;
+  if (heard) heard_ms_ = now_ms;
+  return now_ms >= std::max(heard_ms_, waiting_since_ms) + kSilentMs;
 }
 
 bool Pulse::Ask() {
   question_ = pool_.Take(CallPool::Caller::kWaits, 2 * kAfterMs);
-  if (!question_ || !question_->frame.Pack(CallType::kHealth, -1, daemon_v1::HealthRequest())) {
+  if (!question_ ||
+      !question_->frame.Pack(CallType::kHealth, kAnyProcessor, daemon_v1::HealthRequest())) {
     return false;
   }
   return question_->frame.Send(question_->socket.get(), [](bool) { return true; }).ok();

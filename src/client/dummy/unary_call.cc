@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kFrameHeader = 9;
 constexpr size_t kFrameMax = 16 << 10;  // What a peer may send that was told of no other limit.
-constexpr size_t kReplyMax = 64 << 10;
+// No more than comes without an update of the window, which is 65,535 bytes.
+constexpr size_t kReplyMax = 60'000;
 constexpr int kFramesMax = 1'000;
 constexpr size_t kPrefix = 5;  // Of a message: whether it is compressed, and its size.
 
