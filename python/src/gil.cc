@@ -18,8 +18,7 @@ std::atomic<uint64_t> g_fork_generation = 0;
 
 WithoutGil::WithoutGil() : state_(PyEval_SaveThread()) {
   t_saved_state = state_;
-  if (obs::Tracer::OfProcess().enabled()) [[unlikely]]
-    obs::ForgetLastCall();
+  obs::ForgetLastCall();  // Always: its store may be gone when tracing is on again.
 }
 
 WithoutGil::~WithoutGil() {

@@ -40,7 +40,7 @@ void RootSpan::End() {
   TraceContext::OfThread() = outer_;
 }
 
-void ForgetLastCall() { LastCall::OfThread() = {}; }
+void ForgetLastCall() { LastCall::OfThread().runtime = nullptr; }
 
 void WriteAfterCall(std::string_view name) {
   const LastCall call = std::exchange(LastCall::OfThread(), {});
