@@ -178,9 +178,10 @@ class Store {
   virtual std::string Hostname() const = 0;  // "host:port" of the node port.
   virtual std::string NodeName() const = 0;  // "stable_id:epoch".
   // One heartbeat now; the background one goes on. `expires_at_ms`, milliseconds since 1970: when
-  // the lease would end if this was the last one. How long that is from now (1 ms at least) is how
-  // long this and all later heartbeats renew it for. kMetadata: the service was not reached; a time
-  // that was given counts all the same. kUnsupported for a store that is not a node itself.
+  // the lease would end if this was the last one. How long that is from now is how long this and
+  // all later heartbeats renew it for. kInvalidArgument: it is not after now. kMetadata: the
+  // service was not reached; a time that was given counts all the same. kUnsupported for a store
+  // that is not a node itself.
   virtual Status Heartbeat(std::optional<uint64_t> expires_at_ms = std::nullopt) = 0;
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
   virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.

@@ -257,8 +257,8 @@ const PyMethodDef kMethods[] = {
         "heartbeat($self, expires_at_ms=None)\n--\n\n"
         "Renew the lease now; it is renewed in the background anyway. Returns 0.\n\n"
         "expires_at_ms, in milliseconds since 1970: when the lease would end if this was its last\n"
-        "renewal. As far ahead of now as that is, at least 1 ms, all later renewals move "
-        "it." MC_CALL_ERRORS "\n\nExample:\n"
+        "renewal. As far ahead of now as that is, all later renewals move it. ValueError when it "
+        "is not after now." MC_CALL_ERRORS "\n\nExample:\n"
         "    >>> store.heartbeat()\n"
         "    0\n"),
     Method<PoolCapacity>(

@@ -406,8 +406,12 @@ Status LocalStore::Heartbeat(std::optional<uint64_t> expires_at_ms) {
   if (!pass) return NotOpen();
   if (!expires_at_ms) return parts_.node->Heartbeat();
   const uint64_t now_ms = parts_.node->core().runtime.WallMs();
-  const uint64_t ahead_ms = *expires_at_ms - std::min(*expires_at_ms, now_ms);
-  return parts_.node->Heartbeat(std::clamp<uint64_t>(ahead_ms, 1, kLeaseMsMax));
+  if (*expires_at_ms <= now_ms) {
+    return InvalidArgument(
+        fmt::format("expires_at_ms {}: expected a time after now, {}, in milliseconds since 1970",
+                    *expires_at_ms, now_ms));
+  }
+  return parts_.node->Heartbeat(std::min(*expires_at_ms - now_ms, kLeaseMsMax));
 }
 
 obs::MetricSet LocalStore::ReadMetrics() {

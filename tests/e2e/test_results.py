@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -252,6 +253,9 @@ def test_route_keys_of_other_namespaces_are_encoded(
 
 def test_lifecycle_calls(store: MooncakeDistributedStore) -> None:
     assert store.heartbeat() == 0
+    assert store.heartbeat(int(time.time() * 1000) + 20_000) == 0
+    with pytest.raises(ValueError, match="expires_at_ms 5: expected a time after now"):
+        store.heartbeat(5)
     assert store.enter_standby() == 0
     assert store.activate() == 0
     assert store.put("k", b"v") == 0
