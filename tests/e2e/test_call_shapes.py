@@ -118,7 +118,7 @@ SAME: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", SAME, ids=lambda changes: next(iter(changes)))
-def test_other_spellings_mean_the_same(
+def test_other_spellings_are_taken(
     settings: Settings, sqlite_url: str, changes: dict[str, Any]
 ) -> None:
     for call in ("dict", "keywords"):

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/mutants"
 TREE = WORK / "tree"
 BUILD = WORK / "build"
+RUN_S = 1200  # A mutant may spin for ever.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,9 +184,16 @@ def simulate(scenarios: str, seeds: int) -> tuple[bool, str]:
     """Whether all was well, and the first thing that was not."""
     command = [str(BUILD / "tests/sim/sim_cluster"), f"--gtest_filter={scenarios}"]
     environment = os.environ | {"MC_SIM_SEEDS": str(seeds)}
-    done = subprocess.run(
-        [*command, "--gtest_fail_fast"], env=environment, capture_output=True, text=True
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--gtest_fail_fast"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"it did not end within {RUN_S} s"
     lines = done.stdout.splitlines()
     said = [i for i, line in enumerate(lines) if line.startswith("scenario ")]
     if done.returncode == 0:
@@ -193,7 +201,7 @@ def simulate(scenarios: str, seeds: int) -> tuple[bool, str]:
     if not said:  # It broke down: an assertion of the code itself.
         return False, (done.stderr.strip().splitlines() or ["it broke down"])[-1]
     words = lines[said[0]].split(";")[0]
-    return False, f"{words}: {lines[said[0] + 1]}"
+    return False, ": ".join([words, *lines[said[0] + 1 : said[0] + 2]])
 
 
 def main() -> None:
