@@ -1,6 +1,7 @@
 #include "support/sim_checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
