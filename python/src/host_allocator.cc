@@ -16,6 +16,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "mooncake/result.h"
+#include "runtime/huge_pages.h"
 #include "store_object.h"
 
 namespace mooncake::python {
@@ -76,6 +77,23 @@ void Unmap(const Region& region) {
   if (region.fd >= 0) close(region.fd);
 }
 
+// False: errno says why not.
+bool Populate(const Region& region, bool hugepages) {
+  const MutableBytes memory(static_cast<std::byte*>(region.data), region.mapped);
+  if (!hugepages) HugePages(memory).Prepare(0, memory.size());
+#ifndef MADV_POPULATE_WRITE
+  constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+  if (madvise(region.data, region.mapped, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+  // Before Linux 5.14: as a caller would, page by page.
+  const auto page = static_cast<size_t>(getpagesize());
+  for (size_t at = 0; at < memory.size(); at += page) {
+    *const_cast<volatile std::byte*>(&memory[at]) = std::byte{0};
+  }
+  return true;
+}
+
 Result<Region> Map(uint64_t size, uint64_t hugepage_size) {
   const uint64_t page = hugepage_size > 0 ? hugepage_size : static_cast<uint64_t>(getpagesize());
   if (size > static_cast<uint64_t>(PTRDIFF_MAX) - page) {
@@ -96,15 +114,18 @@ Result<Region> Map(uint64_t size, uint64_t hugepage_size) {
   if (region.fd < 0) return CannotAllocate(size, hugepage_size, std::strerror(errno));
   const bool sized = ftruncate(region.fd, static_cast<off_t>(region.mapped)) == 0 &&
                      fcntl(region.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
-  void* data = sized ? mmap(nullptr, region.mapped, PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_POPULATE, region.fd, 0)
-                     : MAP_FAILED;
-  if (data == MAP_FAILED) {
+  constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+  void* data = MAP_FAILED;
+  if (sized) {
+    data = hugepage_size == 0 ? HugePages::MapFile(region.fd, region.mapped, kReadWrite)
+                              : mmap(nullptr, region.mapped, kReadWrite, MAP_SHARED, region.fd, 0);
+  }
+  if (data != MAP_FAILED) region.data = data;
+  if (data == MAP_FAILED || !Populate(region, hugepage_size > 0)) {
     const int reason = errno;
     Unmap(region);
     return CannotAllocate(size, hugepage_size, std::strerror(reason));
   }
-  region.data = data;
   return region;
 }
 

@@ -1,6 +1,6 @@
 // Memory for registered buffers that another process can map too: shared, sealed against
-// shrinking, populated when it is given out. Functions of the module, below the Python class
-// MooncakeHostMemAllocator.
+// shrinking, populated when it is given out, in huge pages where the kernel has some. Functions of
+// the module, below the Python class MooncakeHostMemAllocator.
 #pragma once
 
 #include <Python.h>

@@ -117,7 +117,7 @@ class HotReads::Pass {
   void Keep(size_t i, const node::ReadItem& item, uint64_t size) {
     if (request_.ranged || item.version == 0) return;
     reads_.NoteMiss();
-    HotCache::Pin slot = reads_.cache_.Reserve(size);
+    HotCache::Pin slot = reads_.Reserve(size);
     if (!slot) return;
     std::span<const MutableBytes> from = item.targets;
     if (allocated_[i]) from = {&*allocated_[i], 1};
@@ -171,6 +171,12 @@ HotReads::HotReads(const StoreConfig& config, MappedMemory memory, Runtime& runt
 std::vector<Result<uint64_t>> HotReads::Read(node::Core& core, const node::ReadRequest& request,
                                              uint32_t domain) {
   return Pass(*this, core, request, domain).Run();
+}
+
+HotCache::Pin HotReads::Reserve(uint64_t size) {
+  HotCache::Pin slot = cache_.Reserve(size);
+  if (slot) memory_.Prepare(slot.offset(), size);
+  return slot;
 }
 
 void HotReads::NoteHit(const HotCache::Pin& pin, bool confirmed) {

@@ -38,6 +38,8 @@ class HotReads {
   static hotcache::CacheKey KeyOf(const node::KeyRef& ref, uint32_t domain) {
     return {domain, ref.scope, ref.hash, ref.key};
   }
+  // As HotCache::Reserve; the slot's memory is ready to be filled.
+  hotcache::HotCache::Pin Reserve(uint64_t size);
   // Whether the copy may be used without asking.
   bool Trusts(const hotcache::HotCache::Pin& pin) {
     return !validate_ && runtime_.NowMs() - pin.filled_ms() <= max_age_ms_;

@@ -93,7 +93,7 @@ class LeaseOp {
     slots_[i] = {};
     buffers_[i] = {};
     if (in_place_ && !ranged()) {
-      slots_[i] = hot_->cache().Reserve(size);
+      slots_[i] = hot_->Reserve(size);
       if (slots_[i]) return slots_[i].bytes();
     }
     buffers_[i] = scratch_.Allocate(size);

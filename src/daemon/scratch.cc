@@ -23,9 +23,13 @@ Scratch::Buffer::~Buffer() {
 }
 
 Scratch::Buffer Scratch::Allocate(uint64_t size) {
-  base::MutexLock lock(mu_);
-  Buffer buffer = AllocateLocked(size);
-  if (!buffer && GrowLocked(size)) buffer = AllocateLocked(size);
+  Buffer buffer;
+  {
+    base::MutexLock lock(mu_);
+    buffer = AllocateLocked(size);
+    if (!buffer && GrowLocked(size)) buffer = AllocateLocked(size);
+  }
+  if (buffer) buffer.chunk_->memory.Prepare(buffer.offset_, size);
   return buffer;
 }
 

@@ -152,6 +152,7 @@ ExtentPin ExtentStore::Reserve(const ReserveRequest& request) {
 ExtentPin ExtentStore::ReserveIn(Segment& segment, const ReserveRequest& request) {
   const std::optional<uint64_t> offset = segment.allocator.Allocate(request.size);
   if (!offset) return {};
+  segment.memory.Prepare(*offset, request.size);
   Extent* const extent = std::make_unique<Extent>().release();  // Its pins own it.
   extent->segment_ = &segment;
   extent->offset_ = *offset;

@@ -7,7 +7,8 @@
 // Life of an extent: Reserve (invisible, being written) -> Commit (live, in the CLOCK ring) ->
 // Retire (no longer found, still readable through pins). Reserve -> Retire is an aborted write.
 //
-// Thread-safe. No method calls a port or blocks on anything but short locks.
+// Thread-safe. No method calls a port or blocks on anything but short locks, but Reserve asks the
+// kernel for huge pages where shared memory comes into use (MappedMemory::Prepare).
 #pragma once
 
 #include <atomic>

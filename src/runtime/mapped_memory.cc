@@ -63,7 +63,10 @@ Result<MappedMemory> MappedMemory::MapShared(uint64_t size, uint64_t hugepage_by
   memory.fd_ = memfd_create("mooncake_store", flags);
   void* data = MAP_FAILED;
   if (memory.fd_ >= 0 && ftruncate(memory.fd_, static_cast<off_t>(memory.mapped_)) == 0) {
-    data = mmap(nullptr, memory.mapped_, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd_, 0);
+    constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+    data = hugepage_bytes == 0
+               ? HugePages::MapFile(memory.fd_, memory.mapped_, kReadWrite)
+               : mmap(nullptr, memory.mapped_, kReadWrite, MAP_SHARED, memory.fd_, 0);
   }
   if (data == MAP_FAILED) {
     return NoSpace(fmt::format("cannot map {} bytes of shared memory in pages of {}: {}{}",
@@ -73,7 +76,10 @@ Result<MappedMemory> MappedMemory::MapShared(uint64_t size, uint64_t hugepage_by
                                                      "vm.nr_hugepages=N"));
   }
   memory.data_ = static_cast<std::byte*>(data);
-  if (hugepage_bytes == 0) madvise(data, memory.mapped_, MADV_HUGEPAGE);  // A hint; may fail.
+  if (hugepage_bytes == 0) {
+    madvise(data, memory.mapped_, MADV_HUGEPAGE);  // A hint; may fail.
+    memory.huge_ = std::make_unique<HugePages>(MutableBytes(memory.data_, memory.mapped_));
+  }
 #ifndef F_SEAL_FUTURE_WRITE
   constexpr int F_SEAL_FUTURE_WRITE = 0x10;
 #endif
@@ -100,8 +106,7 @@ Result<MappedMemory> MappedMemory::MapDescriptor(int fd, uint64_t size, bool wri
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return InvalidArgument("the memory file is not sealed against shrinking");
   }
-  void* data =
-      mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  void* data = HugePages::MapFile(fd, size, writable ? PROT_READ | PROT_WRITE : PROT_READ);
   if (data == MAP_FAILED) {
     return NoSpace(fmt::format("cannot map {} bytes of a memory file: {}", size, strerror(errno)));
   }
@@ -143,14 +148,20 @@ MappedMemory::MappedMemory(MappedMemory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       mapped_(std::exchange(other.mapped_, 0)),
-      fd_(std::exchange(other.fd_, -1)) {}
+      fd_(std::exchange(other.fd_, -1)),
+      huge_(std::move(other.huge_)) {}
 
 MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(mapped_, other.mapped_);
   std::swap(fd_, other.fd_);
+  std::swap(huge_, other.huge_);
   return *this;
+}
+
+void MappedMemory::Prepare(uint64_t offset, uint64_t size) const {
+  if (huge_) huge_->Prepare(offset, size);
 }
 
 void MappedMemory::Discard() const {

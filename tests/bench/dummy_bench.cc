@@ -100,6 +100,7 @@ Child StartDaemon(const std::string& folder, const StoreConfig& store) {
 // Memory that a daemon can map, as the host allocator of the Python package gives it.
 struct Shared {
   explicit Shared(size_t size) : memory(*MappedMemory::MapShared(size, 0, false)) {
+    memory.Prepare(0, size);
     std::memset(memory.bytes().data(), 1, size);
   }
   std::optional<SharedRange> Find(const void* data, size_t size) const {

@@ -45,15 +45,20 @@ Status Staging::OpenLocked() {
 }
 
 Result<std::optional<Staging::Lease>> Staging::TryLease(uint64_t size) {
-  base::MutexLock lock(mu_);
-  MC_RETURN_IF_ERROR(OpenLocked());
-  const std::optional<uint64_t> offset = space_->Allocate(size);
-  if (!offset) return std::optional<Lease>();
   Lease lease;
-  lease.region = kStagingRegion | 1;
-  lease.offset = *offset;
-  lease.bytes = memory_->bytes().subspan(*offset, size);
-  lease.staging_ = this;
+  const MappedMemory* memory = nullptr;
+  {
+    base::MutexLock lock(mu_);
+    MC_RETURN_IF_ERROR(OpenLocked());
+    memory = memory_.get();  // It stays.
+    const std::optional<uint64_t> offset = space_->Allocate(size);
+    if (!offset) return std::optional<Lease>();
+    lease.region = kStagingRegion | 1;
+    lease.offset = *offset;
+    lease.bytes = memory_->bytes().subspan(*offset, size);
+    lease.staging_ = this;
+  }
+  memory->Prepare(lease.offset, size);
   return std::optional<Lease>(std::move(lease));
 }
 
@@ -61,6 +66,7 @@ Result<Staging::Lease> Staging::LeaseAlone(uint64_t size) {
   MC_TRY(MappedMemory memory, MappedMemory::MapShared(size, 0, true));
   const uint64_t region = kStagingRegion | next_region_.fetch_add(1);
   MC_RETURN_IF_ERROR(link_.RegisterRegion(region, memory.fd(), size));
+  memory.Prepare(0, size);
   Lease lease;
   lease.region = region;
   lease.bytes = memory.bytes();
