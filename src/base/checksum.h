@@ -13,7 +13,8 @@ namespace mooncake::base {
 uint64_t Checksum(ConstBytes bytes);
 uint64_t Checksum(std::span<const ConstBytes> pieces);
 
-// Copies and returns the checksum of what was copied, in one pass over the cache.
+// Copies and returns the checksum of what was copied, in one pass: also of a source that somebody
+// changes meanwhile.
 // REQUIRES: target.size() >= source.size(); the two do not overlap.
 uint64_t CopyWithChecksum(MutableBytes target, ConstBytes source);
 

@@ -13,6 +13,8 @@ struct Xxh3Kernel {
   void (*reset)(void* state);
   void (*update)(void* state, const void* data, size_t size);
   uint64_t (*digest)(const void* state);
+  // Copies, and hashes what it writes: also when somebody changes the source meanwhile.
+  uint64_t (*copy)(void* target, const void* source, size_t size);
 };
 
 // What a stream's state needs; each kernel asserts it.

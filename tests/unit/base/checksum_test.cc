@@ -69,6 +69,18 @@ TEST(CopyWithChecksum, CopiesAndReturnsTheChecksumOfTheSource) {
   }
 }
 
+TEST(CopyWithChecksum, IsTheSameInEveryKernelThatRunsHere) {
+  for (size_t size = 1; size < 5000; size += size < 2200 ? 1 : 61) {
+    const std::string source = Noise(size);
+    for (const Xxh3Kernel* kernel : {&BestXxh3Kernel(), &kXxh3Plain}) {
+      std::string target(size + 1, '#');
+      EXPECT_EQ(kernel->copy(target.data(), source.data(), size), Checksum(BytesOf(source)))
+          << kernel->name << ' ' << size;
+      EXPECT_EQ(target, source + '#') << kernel->name << ' ' << size;
+    }
+  }
+}
+
 TEST(ChecksumStream, MatchesTheOneShotChecksumForAnyPieceSize) {
   const std::string text = Noise(9001);
   for (size_t step : {1, 7, 64, 255, 256, 257, 1024, 4000, 9001}) {
