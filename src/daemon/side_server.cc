@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -54,6 +55,28 @@ class NearClient {
   cpu_set_t allowed_ = {};
   const bool limited_;  // allowed_ is known.
   int32_t now_ = client::kAnyProcessor;
+};
+
+// Looks for the next call of a client that copies while it asks, before the thread sleeps: waking
+// a processor for it would hold up the client by a quarter of the time of copying 1 MiB. After
+// each look in vain the next but one, two, four ... calls are looked for.
+class NextCall {
+ public:
+  void Await(int socket) {
+    if (left_out_ < leave_out_) {
+      ++left_out_;
+      return;
+    }
+    left_out_ = 0;
+    const bool soon = client::AwaitBriefly(socket, kLooks);
+    leave_out_ = soon ? 0 : std::min(std::max(1, 2 * leave_out_), kLeaveOutMax);
+  }
+
+ private:
+  static constexpr int kLooks = 250;  // Of 0.2 us: most of the client's copy of 1 MiB.
+  static constexpr int kLeaveOutMax = 64;
+  int leave_out_ = 0;
+  int left_out_ = 0;
 };
 }  // namespace
 
@@ -205,6 +228,7 @@ void SideServer::ServeCalls(Connection& connection) {
   size_t parsed = 0;
   client::CallFrame frame;
   NearClient place;
+  NextCall next;
   while (!stop_.load()) {
     const Status received = frame.Receive(connection.socket.get(), give_up);
     if (received.code() == ErrorCode::kInvalidArgument) {
@@ -216,6 +240,7 @@ void SideServer::ServeCalls(Connection& connection) {
     if (!ServeCall(connection, *messages, &frame)) return;
     parsed += frame.header().size;
     place.Move(caller);
+    if (caller < client::kAnyProcessor) next.Await(connection.socket.get());
     // A message that is used again keeps the memory of the largest of each of its parts.
     if (parsed <= kParsedMax) continue;
     messages = std::make_unique<Calls::Messages>();

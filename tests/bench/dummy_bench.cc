@@ -21,6 +21,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "bench/cpus.h"
 #include "daemon/daemon.h"
 #include "mooncake/dummy.h"
 #include "mooncake/store.h"
@@ -239,7 +240,11 @@ void Run(const std::string& folder, int rounds, const std::string& what, size_t 
   for (const char* name : {"/a", "/b", "/c"}) std::filesystem::create_directory(folder + name);
   // All processes before any thread of this one: gRPC does not survive a fork.
   const Child daemon = StartDaemon(folder, NodeConfig(folder + "/a", 64 * kMiB));
+  // It stands for another machine, so it and the client that reads do not take turns on one
+  // processor. The gateway may run on all, as a daemon does.
+  const bench::CpuSplit cpus = bench::CpuSplit::OfThisProcess();
   const Child storage([&] {
+    cpus.BindToServers();
     auto node = Store::Open(NodeConfig(folder + "/c", 64 * kMiB));
     MC_CHECK(node.ok());
     return Served<std::unique_ptr<Store>>{*std::move(node), "ready"};
@@ -250,7 +255,9 @@ void Run(const std::string& folder, int rounds, const std::string& what, size_t 
   config.local_hot_cache_use_shm = true;
   const Child gateway = StartDaemon(folder, config);
   if (what != "hot") MeasureBatches(daemon.told(), folder + "/b", rounds, value_bytes);
-  if (what != "batches") MeasureHot(gateway.told(), rounds);
+  if (what == "batches") return;
+  cpus.BindToClients();
+  MeasureHot(gateway.told(), rounds);
 }
 
 }  // namespace

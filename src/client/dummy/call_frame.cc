@@ -13,8 +13,6 @@ namespace mooncake::client {
 
 namespace {
 
-constexpr int kLooksMax = 150;  // Of 0.2 us.
-
 // A frame that was large once does not keep its memory.
 constexpr size_t kKeptMax = 1 << 20;
 
@@ -30,13 +28,14 @@ bool Again(const CallFrame::GiveUp& give_up, bool begun) {
 
 }  // namespace
 
-void AwaitBriefly(int socket) {
+bool AwaitBriefly(int socket, int looks) {
   static const bool alone = sysconf(_SC_NPROCESSORS_ONLN) < 2;
-  if (alone) return;
+  if (alone) return false;
   pollfd look = {socket, POLLIN, 0};
-  for (int i = 0; i < kLooksMax; ++i) {
-    if (poll(&look, 1, 0) != 0) return;
+  for (int i = 0; i < looks; ++i) {
+    if (poll(&look, 1, 0) != 0) return true;
   }
+  return false;
 }
 
 void CallFrame::Reserve(size_t bytes) {

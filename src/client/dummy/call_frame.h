@@ -47,10 +47,11 @@ inline constexpr int32_t AwayFrom(int32_t processor) { return -2 - processor; }
 inline constexpr size_t kPacketBytes = 64 << 10;
 inline constexpr size_t kFrameBytesMax = 64 << 20;  // The body.
 
-// Looks for a packet for some 30 us without sleeping, as waking a processor takes as long; at once
-// back on a host with one processor. For those who expect it that soon, of somebody who runs
-// elsewhere.
-void AwaitBriefly(int socket);
+// Looks for a packet without sleeping, as waking a processor takes some 20 us; at once back on a
+// host with one processor. For those who expect it that soon, of somebody who runs elsewhere.
+// Whether there is one.
+inline constexpr int kLooksForAnswer = 150;  // Of 0.2 us.
+bool AwaitBriefly(int socket, int looks = kLooksForAnswer);
 
 // One frame in memory that is kept from call to call. Not thread-safe.
 class CallFrame {

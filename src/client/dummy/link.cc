@@ -311,7 +311,7 @@ Status Link::Finish(CallType type, Started call, Reply* reply, uint64_t deadline
     return pulse_.Gone(since_ms);
   };
   CallFrame& frame = call->frame;
-  if (call->caller == CallPool::Caller::kWorksOn) AwaitBriefly(call->socket.get());
+  if (call->caller == CallPool::Caller::kWorksOn) (void)AwaitBriefly(call->socket.get());
   if (Status status = frame.Receive(call->socket.get(), give_up); !status.ok()) {
     return TransportError(
         fmt::format("daemon {}: {}", config_.server_address, status.error().context));
