@@ -17,6 +17,7 @@
 #include "gil.h"
 #include "mooncake/result.h"
 #include "runtime/huge_pages.h"
+#include "runtime/memory_limit.h"
 #include "store_object.h"
 
 namespace mooncake::python {
@@ -72,6 +73,18 @@ Error CannotAllocate(uint64_t size, uint64_t hugepage_size, const std::string& r
   return NoSpace(text);
 }
 
+// Populating more than there is would end the process instead of the call.
+Status CheckAvailable(uint64_t size, uint64_t mapped) {
+  constexpr uint64_t kCheckedMin = 1 << 20;  // Looking takes as long as populating that.
+  if (mapped < kCheckedMin) return Ok();
+  if (const uint64_t available = BytesAvailable(); mapped > available) {
+    return CannotAllocate(size, 0, "only " + std::to_string(available) + " bytes are available");
+  }
+  Status fits = CheckMemoryLimits(mapped, LimitCheck::kNow, MemoryLimits());
+  if (fits.ok()) return fits;
+  return NoSpace("cannot allocate " + std::to_string(size) + " bytes: " + fits.error().context);
+}
+
 void Unmap(const Region& region) {
   if (region.data != nullptr) munmap(region.data, region.mapped);
   if (region.fd >= 0) close(region.fd);
@@ -101,10 +114,8 @@ Result<Region> Map(uint64_t size, uint64_t hugepage_size) {
   }
   Region region;
   region.mapped = (size + page - 1) / page * page;
-  // Populating more than there is would end the process instead of the call.
-  if (hugepage_size == 0 && region.mapped > BytesAvailable()) {
-    return CannotAllocate(size, hugepage_size,
-                          "only " + std::to_string(BytesAvailable()) + " bytes are available");
+  if (hugepage_size == 0) {
+    MC_RETURN_IF_ERROR(CheckAvailable(size, region.mapped));
   }
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (hugepage_size > 0) {

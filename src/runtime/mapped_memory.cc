@@ -5,6 +5,7 @@
 #include <linux/memfd.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -14,7 +15,31 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/memory_limit.h"
+
 namespace mooncake {
+
+namespace {
+
+constexpr uint64_t kLimitedBytesMin = 16ULL << 20;  // Nobody is given less than that.
+
+// Before memory that is touched later is mapped: whether it can ever be there.
+Status CheckSize(uint64_t size, uint64_t hugepage_bytes) {
+  if (size < kLimitedBytesMin || hugepage_bytes > 0) return Ok();  // Huge pages do not count.
+  return CheckMemoryLimits(size, LimitCheck::kEver, MemoryLimits());
+}
+
+// What an error of mmap says about the limit of the process's addresses.
+std::string AddressLimit() {
+  rlimit limit = {};
+  if (errno != ENOMEM || getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return "";
+  }
+  // Short, as it travels in an answer of 103 characters.
+  return fmt::format(" (ulimit -v: {} bytes)", limit.rlim_cur);
+}
+
+}  // namespace
 
 Result<MappedMemory> MappedMemory::Map(uint64_t size, uint64_t hugepage_bytes) {
   MappedMemory memory;
@@ -28,9 +53,10 @@ Result<MappedMemory> MappedMemory::Map(uint64_t size, uint64_t hugepage_bytes) {
   const uint64_t unit = hugepage_bytes == 0 ? 4096 : hugepage_bytes;
   if (size > UINT64_MAX - unit) return NoSpace(fmt::format("cannot map {} bytes", size));
   const uint64_t mapped = (size + unit - 1) / unit * unit;
+  MC_RETURN_IF_ERROR(CheckSize(size, hugepage_bytes));
   void* data = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (data == MAP_FAILED) {
-    const std::string reason = strerror(errno);
+    const std::string reason = strerror(errno) + AddressLimit();
     if (hugepage_bytes == 0) {
       return NoSpace(fmt::format("cannot map {} bytes of memory: {}", mapped, reason));
     }
@@ -54,6 +80,7 @@ Result<MappedMemory> MappedMemory::MapShared(uint64_t size, uint64_t hugepage_by
   if (size > static_cast<uint64_t>(INT64_MAX) - unit) {
     return NoSpace(fmt::format("cannot map {} bytes", size));
   }
+  MC_RETURN_IF_ERROR(CheckSize(size, hugepage_bytes));
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (hugepage_bytes > 0) {
     flags |= MFD_HUGETLB | (hugepage_bytes == (1ULL << 30) ? MFD_HUGE_1GB : MFD_HUGE_2MB);
@@ -70,7 +97,7 @@ Result<MappedMemory> MappedMemory::MapShared(uint64_t size, uint64_t hugepage_by
   }
   if (data == MAP_FAILED) {
     return NoSpace(fmt::format("cannot map {} bytes of shared memory in pages of {}: {}{}",
-                               memory.mapped_, unit, strerror(errno),
+                               memory.mapped_, unit, strerror(errno) + AddressLimit(),
                                hugepage_bytes == 0 ? ""
                                                    : "; reserve them with: sysctl -w "
                                                      "vm.nr_hugepages=N"));
@@ -108,7 +135,8 @@ Result<MappedMemory> MappedMemory::MapDescriptor(int fd, uint64_t size, bool wri
   }
   void* data = HugePages::MapFile(fd, size, writable ? PROT_READ | PROT_WRITE : PROT_READ);
   if (data == MAP_FAILED) {
-    return NoSpace(fmt::format("cannot map {} bytes of a memory file: {}", size, strerror(errno)));
+    return NoSpace(fmt::format("cannot map {} bytes of a memory file: {}", size,
+                               strerror(errno) + AddressLimit()));
   }
   memory.data_ = static_cast<std::byte*>(data);
   memory.size_ = memory.mapped_ = size;

@@ -1,17 +1,21 @@
-"""Memory that the kernel limits: huge pages (BR-09), locked memory and address space (BR-07)."""
+"""Memory that the kernel limits: huge pages (BR-09), locked memory, address space and containers (BR-07)."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import resource
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+from services import daemon_program
+from support import eventually
 
 MIB = 1 << 20
 PAGES = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
@@ -139,12 +143,115 @@ def test_a_region_that_the_daemon_cannot_map(start_daemon, dummy, capfd) -> None
     resource.prlimit(pid, resource.RLIMIT_AS, (mapped + 256 * MIB, resource.RLIM_INFINITY))
     base = MooncakeHostMemAllocator().alloc(1 << 30)
     assert store.register_buffer(base, 1 << 30) == -1
-    assert "cannot map 1073741824 bytes" in capfd.readouterr().err
+    log = capfd.readouterr().err
+    assert "cannot map 1073741824 bytes" in log
+    assert f"ulimit -v: {mapped + 256 * MIB} bytes" in log
     assert store.put_from("x", base, 4096) < 0
     gauge = "mooncake_store_dummy_regions{"
     assert lines(store.metrics_text(), gauge) == lines(before, gauge)
     resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert store.register_buffer(base, 1 << 30) == 0
+
+
+# Runs a program in the control group whose folder is the first argument.
+IN_GROUP = ("sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"')
+GROUP_BYTES = 256 * MIB
+
+
+def group_folders() -> Iterator[tuple[Path, str]]:
+    """Where a group below this process's own would be, and the name of its limit."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            yield Path("/sys/fs/cgroup/memory" + path), "memory.limit_in_bytes"
+        elif controllers == "":
+            yield Path("/sys/fs/cgroup" + path), "memory.max"
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group that may use GROUP_BYTES of memory."""
+    for parent, limit in group_folders():
+        folder = parent / f"mooncake-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            (folder / limit).write_text(str(GROUP_BYTES))
+            yield folder
+            return
+        except OSError:
+            continue
+        finally:
+            # Its processes have ended; the kernel may still be busy with them.
+            eventually(lambda folder=folder: folder.rmdir() or True if is_empty(folder) else False)
+    pytest.skip("no control group with a memory limit can be made here")
+
+
+def is_empty(group: Path) -> bool:
+    return (group / "cgroup.procs").read_text() == ""
+
+
+def test_a_container_that_is_too_small(small_group, sqlite_url: str) -> None:
+    """BR-07: an exception with size, limit and what to change, not a killed process."""
+    code = """
+        import os, sys
+        from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+
+        def held():
+            with open("/proc/self/maps") as maps:
+                shared = maps.read().count("mooncake_store")
+            return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), shared
+
+        def refused(call):
+            before = held()
+            try:
+                call()
+            except RuntimeError as error:
+                text = str(error)
+            assert str(1 << 30) in text and "limit of %d bytes" % (256 << 20) in text, text
+            assert "raise it, or ask for less" in text and "cgroup" in text, text
+            assert held() == before, (before, held())
+
+        store = MooncakeDistributedStore()
+        where = ("tcp", "", sys.argv[1])
+        assert store.setup("127.0.0.1", "", 1 << 20, 1 << 20, *where) == 0  # Loads all there is.
+        store.close()
+        refused(lambda: store.setup("127.0.0.1", "", 1 << 30, 1 << 20, *where))
+        assert store.health_check() == 1
+        refused(lambda: MooncakeHostMemAllocator().alloc(1 << 30))
+        assert store.setup("127.0.0.1", "", 32 << 20, 1 << 20, *where) == 0
+        base = MooncakeHostMemAllocator().alloc(32 << 20)
+        assert store.register_buffer(base, 32 << 20) == 0
+        assert store.put_from("k", base, 1 << 20) == 0
+        refused(lambda: store.expand_local_memory(1 << 30))
+        store.close()
+        """
+    command = [*IN_GROUP, str(small_group), sys.executable, "-c", textwrap.dedent(code), sqlite_url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_daemon_in_a_container_that_is_too_small(
+    small_group, start_daemon, dummy, sqlite_url: str
+) -> None:
+    """BR-07: its storage has to fit; memory of its clients is not its own."""
+    inside = (*IN_GROUP, str(small_group))
+    words = [daemon_program(), "--local-hostname", "127.0.0.1", "--metadata-url", sqlite_url]
+    words += ["--client-server-address", "127.0.0.1:0", "--storage-bytes", "1GB"]
+    command = [*inside, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"1073741824 bytes are more than the memory limit of {GROUP_BYTES} bytes" in done.stderr
+    daemon = start_daemon("--storage-bytes", "32MB", launcher=inside)
+    store = dummy(daemon.address)
+    base = MooncakeHostMemAllocator().alloc(1 << 30)
+    assert store.register_buffer(base, 1 << 30) == 0
+    assert store.put_from("k", base + (1 << 30) - 4096, 4096) == 0
+    store.close()
+    MooncakeHostMemAllocator().free(base)
+    assert daemon.terminate() == 0
 
 
 def lines(text: str, start: str) -> list[str]:
