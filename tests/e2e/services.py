@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from base64 import b64decode
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -78,6 +79,24 @@ class Redis:
     def keys(self) -> int:
         return int(self.command("DBSIZE"))
 
+    def contents(self) -> dict[str, bytes]:
+        """All that it holds, by key, whatever its type."""
+        readers = {
+            "string": ("GET",),
+            "hash": ("HGETALL",),
+            "set": ("SMEMBERS",),
+            "list": ("LRANGE", "0", "-1"),
+            "zset": ("ZRANGE", "0", "-1"),
+        }
+        found = {}
+        for key in self.command("--scan").splitlines():
+            words = readers.get(self.command("TYPE", key))
+            if words is None:  # It has expired meanwhile.
+                continue
+            command = ["redis-cli", "-p", str(self.port), words[0], key, *words[1:]]
+            found[key] = subprocess.check_output(command)
+        return found
+
     def lose_everything(self) -> None:
         """While it runs."""
         self.command("FLUSHALL")
@@ -128,6 +147,13 @@ class Etcd:
         data = json.dumps(message).encode()
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", data, 5) as answer:
             return dict(json.load(answer))
+
+    def contents(self) -> dict[str, bytes]:
+        found = self.command("/v3/kv/range", **self._EVERYTHING).get("kvs", [])
+        return {
+            b64decode(pair["key"]).decode(errors="replace"): b64decode(pair.get("value", ""))
+            for pair in found
+        }
 
     def keys(self) -> int:
         found = self.command("/v3/kv/range", **self._EVERYTHING, count_only=True)

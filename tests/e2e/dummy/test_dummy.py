@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from mooncake.store import BufferPool, MooncakeDistributedStore, MooncakeHostMemAllocator
+from support import ROUTES
 
 MIB = 1 << 20
 
@@ -197,6 +198,40 @@ def test_clients_of_a_scope_share_hot_values(start_daemon, dummy, node, sqlite_u
     assert origin.put("k", newer) == 0
     assert second.get("k") == newer
     assert hot_count(first, "stale") == 1
+
+
+def test_the_hot_cache_stays_out_of_the_metadata(
+    service: Any, node: Any, start_daemon: Any, dummy: Any, open_store: Any
+) -> None:
+    """Nor does a dummy client show there; routes, replicas and segments are as without a cache."""
+    origin = node(service.url, routed_writes=True)
+    gateway = start_daemon(
+        *("--metadata-url", service.url, "--storage-bytes", "0", "--routed-writes"),
+        MC_STORE_LOCAL_HOT_CACHE_SIZE=str(4 * MIB),
+        MC_STORE_LOCAL_HOT_BLOCK_SIZE=str(MIB),
+        MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
+    )
+    hot = {"local_hot_cache_size": 4 * MIB, "local_hot_block_size": MIB}
+    reader = open_store(service.url, **ROUTES, **hot)
+    mark = b"bytes-of-a-hot-value"
+    values = {f"hot-key-{i}": mark * (1000 + i) for i in range(8)}
+    for key, value in values.items():
+        assert origin.put(key, value) == 0
+    before = service.contents()
+    routes = {key: reader.query_route(key) for key in values}
+    segments = reader.list_segments(all=True)
+    client = dummy(gateway.address)
+    for store in (client, reader):
+        hits = hot_count(store, "hit")
+        for _ in range(2):
+            assert {key: store.get(key) for key in values} == values
+        assert hot_count(store, "hit") == hits + len(values)
+    after = service.contents()
+    assert before and set(after) == set(before)
+    assert not [key for key in after if "hot-key" in key]
+    assert not [text for text in after.values() if mark in text or b"hot-key" in text]
+    assert {key: reader.query_route(key) for key in values} == routes
+    assert reader.list_segments(all=True) == segments
 
 
 def test_a_silent_daemon_ends_the_call_and_touches_nothing_later(
