@@ -137,6 +137,15 @@ def test_allocator() -> None:
     assert isinstance(refused.value, MemoryError)
 
 
+def test_allocated_memory_is_a_shared_memory_file() -> None:
+    allocator = MooncakeHostMemAllocator()
+    address = allocator.alloc(5000)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"{address:x}-"))
+    assert line.split()[1] == "rw-s" and "/memfd:mooncake" in line
+    allocator.free(address)
+
+
 def test_allocator_gives_everything_back() -> None:
     allocator = MooncakeHostMemAllocator()
     before = len(os.listdir("/proc/self/fd"))
@@ -162,6 +171,13 @@ def test_hugepage_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MC_STORE_HUGEPAGE_SIZE", "1GB")
         with pytest.raises(RuntimeError, match="huge"):
             MooncakeHostMemAllocator().alloc(1)
+        monkeypatch.delenv("MC_STORE_HUGEPAGE_SIZE")
+        monkeypatch.setenv("MC_STORE_USE_HUGEPAGE", "1")
+        with pytest.raises(RuntimeError, match="pages of 2 MiB"):
+            MooncakeHostMemAllocator().alloc(1)
+        monkeypatch.setenv("MC_STORE_USE_HUGEPAGE", "false")
+        monkeypatch.setenv("MC_STORE_HUGEPAGE_SIZE", "1GB")
+        assert MooncakeHostMemAllocator().alloc(1) > 0
     assert MooncakeHostMemAllocator(use_hugepage=False).alloc(1) > 0
 
 

@@ -1,9 +1,10 @@
-"""Memory that the kernel limits: huge pages (BR-09), locked memory, address space and containers (BR-07)."""
+"""Memory that the kernel limits: huge pages (BR-09), locked memory, addresses, containers (BR-07)."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import resource
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
-from services import daemon_program
+from services import daemon_program, settings_for
 from support import eventually
 
 MIB = 1 << 20
@@ -100,6 +101,9 @@ def test_huge_pages_that_nobody_reserved(run_program, sqlite_url: str) -> None:
     store = MooncakeDistributedStore()
     with pytest.raises(RuntimeError, match=r"sysctl .*vm\.nr_hugepages"):
         store.setup("127.0.0.1", "", 8 * MIB, MIB, "tcp", "", sqlite_url, use_hugepage=True)
+    given = settings_for(sqlite_url, use_hugepage=True, hugepage_size="2MB")
+    with pytest.raises(RuntimeError, match=r"sysctl .*vm\.nr_hugepages"):
+        store.setup(given)
     assert store.health_check() == 1
     done = run_program(
         *("--local-hostname", "127.0.0.1", "--metadata-url", sqlite_url, "--use-hugepage"),
@@ -151,6 +155,50 @@ def test_a_region_that_the_daemon_cannot_map(start_daemon, dummy, capfd) -> None
     assert lines(store.metrics_text(), gauge) == lines(before, gauge)
     resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert store.register_buffer(base, 1 << 30) == 0
+
+
+def huge_bytes(pid: int) -> int:
+    """What a process sees of our shared memory through huge pages."""
+    total, ours = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            ours = "/memfd:mooncake" in line
+        elif ours and line.startswith("ShmemPmdMapped:"):
+            total += int(line.split()[1]) << 10
+    return total
+
+
+def collapses() -> bool:
+    """Whether the kernel makes huge pages of shared memory on request (Linux 6.1, not "never")."""
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    major, minor = (int(number) for number in platform.release().split(".")[:2])
+    return (major, minor) >= (6, 1) and modes.exists() and "[never]" not in modes.read_text()
+
+
+@pytest.mark.skipif(not collapses(), reason="no huge pages for shared memory here")
+def test_shared_memory_that_is_used_has_huge_pages(
+    start_daemon, dummy, node, sqlite_url: str
+) -> None:
+    """The client's pool at once; of the daemon's, what holds a value or a hot copy."""
+    before = huge_bytes(os.getpid())
+    base = MooncakeHostMemAllocator().alloc(8 * MIB)
+    assert huge_bytes(os.getpid()) == before + 8 * MIB
+    daemon = start_daemon("--storage-bytes", "64MB")
+    assert huge_bytes(daemon.process.pid) == 0
+    store = dummy(daemon.address)
+    assert store.register_buffer(base, 8 * MIB) == 0
+    assert store.put_from("stored", base, MIB) == 0
+    assert huge_bytes(daemon.process.pid) >= 2 * MIB
+    gateway = start_daemon(
+        *("--storage-bytes", "0", "--routed-writes"),
+        MC_STORE_LOCAL_HOT_CACHE_SIZE=str(16 * MIB),
+        MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
+    )
+    reader = dummy(gateway.address)
+    assert huge_bytes(gateway.process.pid) == 0
+    assert reader.get("stored") == bytes(MIB)
+    assert huge_bytes(gateway.process.pid) >= 2 * MIB
+    MooncakeHostMemAllocator().free(base)
 
 
 # Runs a program in the control group whose folder is the first argument.

@@ -1,6 +1,7 @@
 #include "node/extent_store.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <map>
@@ -46,6 +47,19 @@ TEST_F(ExtentStoreTest, ALimitedReservationKeepsASegmentBelowItsShare) {
   EXPECT_TRUE(reserve(8192, 100));
   AddSegment(store_, "s1", 64 << 10);
   EXPECT_EQ(reserve(8192, 50)->place().segment, 1u);  // The first one is full enough.
+}
+
+TEST_F(ExtentStoreTest, SharedSpaceIsBackedWhenItIsReserved) {
+  ExtentStore store;
+  const uint32_t index = store.AddSegment("shared", *MappedMemory::MapShared(8 << 20, 0, true));
+  const auto committed = [&] {
+    struct stat file = {};
+    EXPECT_EQ(fstat(store.SegmentMemory(index)->fd(), &file), 0);
+    return file.st_blocks;
+  };
+  EXPECT_EQ(committed(), 0);
+  const ExtentPin pin = Reserve(store, "k", 64 << 10);
+  EXPECT_GT(committed(), 0);  // The least that asking for a huge page touches.
 }
 
 TEST_F(ExtentStoreTest, AnEmptyValueHasAnExtentOfItsOwn) {
