@@ -25,7 +25,8 @@ extern const Xxh3Kernel kXxh3Plain;   // What every processor of this architectu
 extern const Xxh3Kernel kXxh3Avx2;    // Only on x86-64.
 extern const Xxh3Kernel kXxh3Avx512;  // Only on x86-64.
 
-// The fastest kernel that this processor can run.
+// The kernels that this processor can run, the fastest first (rank 0). nullptr: no more.
+const Xxh3Kernel* Xxh3KernelAt(size_t rank);
 const Xxh3Kernel& BestXxh3Kernel();
 
 }  // namespace mooncake::base
