@@ -94,10 +94,8 @@ void Unmap(const Region& region) {
 bool Populate(const Region& region, bool hugepages) {
   const MutableBytes memory(static_cast<std::byte*>(region.data), region.mapped);
   if (!hugepages) HugePages(memory).Prepare(0, memory.size());
-#ifndef MADV_POPULATE_WRITE
-  constexpr int MADV_POPULATE_WRITE = 23;
-#endif
-  if (madvise(region.data, region.mapped, MADV_POPULATE_WRITE) == 0) return true;
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack.
+  if (madvise(region.data, region.mapped, kPopulateWrite) == 0) return true;
   if (errno != EINVAL) return false;
   // Before Linux 5.14: as a caller would, page by page.
   const auto page = static_cast<size_t>(getpagesize());

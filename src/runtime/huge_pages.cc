@@ -1,6 +1,7 @@
 #include "runtime/huge_pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -10,10 +11,7 @@ namespace mooncake {
 
 namespace {
 
-#ifndef MADV_COLLAPSE
-constexpr int MADV_COLLAPSE = 25;
-#endif
-
+constexpr int kCollapse = 25;              // MADV_COLLAPSE, which older headers lack.
 constexpr uint64_t kUnitsPerRequest = 32;  // The kernel is busy for some 5 ms then.
 constexpr uint32_t kFailuresMax = 10;      // From then on, one of 1,024 requests is made.
 
@@ -30,23 +28,23 @@ bool WantedHere() {
 
 void* HugePages::MapFile(int fd, uint64_t size, int protection) {
   const auto plainly = [&] { return mmap(nullptr, size, protection, MAP_SHARED, fd, 0); };
-  if (size < kUnitBytes || size > UINT64_MAX - kUnitBytes) return plainly();
-  void* const reserved = mmap(nullptr, size + kUnitBytes, PROT_NONE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) return plainly();
-  auto* const begin = static_cast<std::byte*>(reserved);
-  const uint64_t before =
-      (kUnitBytes - reinterpret_cast<uintptr_t>(begin) % kUnitBytes) % kUnitBytes;
+  if (size < kUnitBytes || size > UINT64_MAX - 2 * kUnitBytes) return plainly();
+  const auto page = static_cast<uint64_t>(getpagesize());
+  const uint64_t mapped = (size + page - 1) / page * page;
+  // A place that is large enough to begin where it should.
+  void* const place = mmap(nullptr, mapped + kUnitBytes, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) return plainly();
+  auto* const begin = static_cast<std::byte*>(place);
+  const uint64_t before = kUnitBytes - reinterpret_cast<uintptr_t>(begin) % kUnitBytes;
   std::byte* const data = begin + before;
-  if (mmap(data, size, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-    munmap(reserved, size + kUnitBytes);
+  const bool done = mmap(data, size, protection, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+  if (!done) {
+    munmap(place, mapped + kUnitBytes);
     return plainly();
   }
-  constexpr uint64_t kPageBytes = 4096;
-  const uint64_t mapped = (size + kPageBytes - 1) / kPageBytes * kPageBytes;
-  if (before > 0) munmap(reserved, before);
-  if (before + mapped < size + kUnitBytes)
-    munmap(data + mapped, size + kUnitBytes - before - mapped);
+  munmap(begin, before);
+  if (before < kUnitBytes) munmap(data + mapped, kUnitBytes - before);
   return data;
 }
 
@@ -85,7 +83,7 @@ bool HugePages::TakeFirstUse(uint64_t unit) {
 
 void HugePages::Collapse(uint64_t first, uint64_t count) {
   if (!MayAsk()) return;
-  NoteResult(madvise(data_ + first * kUnitBytes, count * kUnitBytes, MADV_COLLAPSE) == 0);
+  NoteResult(madvise(data_ + first * kUnitBytes, count * kUnitBytes, kCollapse) == 0);
 }
 
 bool HugePages::MayAsk() {

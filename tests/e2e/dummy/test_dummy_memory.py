@@ -1,4 +1,4 @@
-"""Memory that the kernel limits: huge pages (BR-09), locked memory, addresses, containers (BR-07)."""
+"""Memory that the kernel limits: huge pages (BR-09), locked memory, containers (BR-07)."""
 
 from __future__ import annotations
 
