@@ -62,6 +62,7 @@ struct StoreConfig {
   uint32_t replica_count = 1;
   uint32_t route_topk = 2;
   std::string route_control = "embedded_wrh";    // embedded_wrh | metadata_only.
+  uint32_t slot_bits = 0;                        // 16..21; 0: what the cluster has.
   uint16_t transport_rpc_port = 0;               // 0: any free port.
   std::string transport_backend = "classic_te";  // classic_te | tent.
   std::string local_segment_name;                // Empty: "<stable_id>-segment".

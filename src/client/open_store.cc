@@ -104,9 +104,10 @@ node::NodeConfig NodeConfigOf(const StoreConfig& config, Runtime& runtime, std::
   out.hugepage_bytes =
       config.use_hugepage ? (config.hugepage_size != 0 ? config.hugepage_size : 2u << 20) : 0;
   out.startup_timeout_ms = config.startup_timeout_ms;
-  out.policy.route_topk = config.route_topk;
-  out.policy.route_control = config.route_control;
 
+  out.membership.policy.route_topk = config.route_topk;
+  out.membership.policy.route_control = config.route_control;
+  out.membership.policy.slot_bits = config.slot_bits;
   out.membership.lease_ttl_ms = config.lease_ttl_ms;
   const bool usable =
       config.heartbeat_interval_ms > 0 && config.heartbeat_interval_ms < config.lease_ttl_ms;

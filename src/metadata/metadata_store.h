@@ -31,6 +31,14 @@ struct NodeId {
   auto operator<=>(const NodeId&) const = default;
 };
 
+// Keys are divided into 2^slot_bits slots, as many as the cluster was founded with. Every node
+// keeps a table of them, so there is a largest number; the ranks of the smallest are cheap.
+inline constexpr uint32_t kSlotBitsMin = 16;
+inline constexpr uint32_t kSlotBitsMax = 21;
+inline constexpr uint32_t kSlotBitsDefault = 16;  // Also of those too old to say.
+
+constexpr bool IsSlotBits(uint32_t bits) { return bits >= kSlotBitsMin && bits <= kSlotBitsMax; }
+
 enum class NodeState : uint8_t { kStandby, kActive, kDraining, kSealed, kOffline };
 
 struct SegmentRecord {
@@ -53,6 +61,7 @@ struct LeaseRecord {
   // Drawn at each start. Names and epochs can repeat in another cluster, addresses are given
   // to other processes; this tells them apart. 0: of a node too old to have one.
   uint32_t instance = 0;
+  uint32_t slot_bits = kSlotBitsDefault;  // Of the slots by which the node finds keys.
   std::map<std::string, std::string> labels;
   std::vector<SegmentRecord> segments;
   // Set by others who could not reach this node's data path; the node is not an authority and
@@ -80,6 +89,7 @@ struct RenewResult {
 struct RoutePolicy {
   uint32_t route_topk = 2;
   std::string route_control = "embedded_wrh";
+  uint32_t slot_bits = kSlotBitsDefault;
   std::string created_by;
   uint64_t created_at_ms = 0;
 };

@@ -78,6 +78,14 @@ class Reader {
     out = static_cast<Number>(*number);
   }
 
+  // Older nodes write none, and have the default.
+  void SlotBits(uint32_t& out) {
+    constexpr const char* kName = "slot_bits";
+    if (!object_.is_object() || !object_.contains(kName)) return;
+    Unsigned(kName, out);
+    if (!IsSlotBits(out)) Fail(kName);
+  }
+
   void Flag(const char* name, bool& out) {
     const json* field = Find(name);
     if (field == nullptr) return;
@@ -175,9 +183,17 @@ json LeaseJson(const LeaseRecord& record) {
           {"host", record.host},
           {"pid", record.pid},
           {"instance", record.instance},
+          {"slot_bits", record.slot_bits},
           {"labels", std::move(labels)},
           {"segments", std::move(segments)},
           {"suspect", record.suspect}};
+}
+
+// Nodes of versions without slot_bits compare the other fields with what they ask for. They must
+// not join where the number is another than theirs, so route_control says it, too.
+std::string SlotBitsSuffix(const RoutePolicy& policy) {
+  if (policy.slot_bits == kSlotBitsDefault) return "";
+  return fmt::format(" slot_bits={}", policy.slot_bits);
 }
 
 void ApplyUsage(std::string_view usage, std::vector<SegmentRecord>& segments) {
@@ -237,6 +253,7 @@ Result<LeaseRecord> LeaseFromJson(std::string_view text) {
   reader.Text("host", record.host);
   reader.Unsigned("pid", record.pid);
   if (value.contains("instance")) reader.Unsigned("instance", record.instance);
+  reader.SlotBits(record.slot_bits);
   reader.Flag("suspect", record.suspect);
   for (const auto& item : reader.Items("labels", json::value_t::object, kLabelsMax).items()) {
     const auto* text_of = item.value().get_ptr<const json::string_t*>();
@@ -253,7 +270,8 @@ Result<LeaseRecord> LeaseFromJson(std::string_view text) {
 
 Result<std::string> RoutePolicyToJson(const RoutePolicy& policy) {
   return Dump({{"route_topk", policy.route_topk},
-               {"route_control", policy.route_control},
+               {"route_control", policy.route_control + SlotBitsSuffix(policy)},
+               {"slot_bits", policy.slot_bits},
                {"created_by", policy.created_by},
                {"created_at_ms", policy.created_at_ms}},
               "route policy");
@@ -265,9 +283,14 @@ Result<RoutePolicy> RoutePolicyFromJson(std::string_view text) {
   Reader reader(value, "route policy");
   reader.Unsigned("route_topk", policy.route_topk);
   reader.Text("route_control", policy.route_control);
+  reader.SlotBits(policy.slot_bits);
   reader.Text("created_by", policy.created_by);
   reader.Unsigned("created_at_ms", policy.created_at_ms);
   MC_RETURN_IF_ERROR(reader.Done());
+  const std::string suffix = SlotBitsSuffix(policy);
+  if (policy.route_control.ends_with(suffix)) {
+    policy.route_control.resize(policy.route_control.size() - suffix.size());
+  }
   return policy;
 }
 

@@ -55,7 +55,7 @@ namespace {
 
 bool ServesItsSlots(Core& core, const routing::ClusterView& view) {
   const routing::NodeIndex self = view.Find(core.membership.self());
-  for (routing::Slot slot = 0; slot < routing::kSlotCount; ++slot) {
+  for (routing::Slot slot = 0; slot < view.slots().count(); ++slot) {
     const auto ranks = view.Ranks(slot);
     if (!ranks.empty() && ranks[0] == self && !core.routes.Serves(slot)) return false;
   }

@@ -159,10 +159,11 @@ void ServeCheck(Core& core, const v1::CheckRequest& request, v1::CheckReply* rep
 namespace {
 
 // The slots of a request as a set; empty: a bad slot.
-std::vector<bool> SlotSet(const google::protobuf::RepeatedField<uint32_t>& slots) {
-  std::vector<bool> set(routing::kSlotCount);
+std::vector<bool> SlotSet(const Core& core,
+                          const google::protobuf::RepeatedField<uint32_t>& slots) {
+  std::vector<bool> set(core.routes.slots().count());
   for (uint32_t slot : slots) {
-    if (slot >= routing::kSlotCount) return {};
+    if (slot >= set.size()) return {};
     set[slot] = true;
   }
   return set;
@@ -186,10 +187,12 @@ uint64_t InventoryOrder(const ExtentPin& extent) { return extent->place().genera
 // Fills the page of a reply, shard after shard, until it is full.
 class PageWriter {
  public:
-  PageWriter(uint64_t cursor, int shard_bits)
+  // `bytes`: what the reply holds already.
+  PageWriter(uint64_t cursor, int shard_bits, uint64_t bytes = 0)
       : order_bits_(64 - shard_bits),
         shard_(cursor >> order_bits_),
-        order_(cursor & ((uint64_t{1} << order_bits_) - 1)) {}
+        order_(cursor & ((uint64_t{1} << order_bits_) - 1)),
+        bytes_(bytes) {}
 
   size_t shard() const { return shard_; }
   bool full() const { return IsFull(items_, bytes_); }
@@ -226,13 +229,13 @@ class PageWriter {
   size_t shard_;
   uint64_t order_;
   size_t items_ = 0;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_;
 };
 
 }  // namespace
 
 void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply, bool* valid) {
-  const std::vector<bool> wanted = SlotSet(request.slots());
+  const std::vector<bool> wanted = SlotSet(core, request.slots());
   *valid = !wanted.empty();
   if (!*valid) return;
   if (request.cursor() == 0) {
@@ -249,20 +252,21 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
     core.membership.ReapplySoon();
   }
   ScopeColumn scopes(core.scopes, reply->mutable_scopes());
-  PageWriter page(request.cursor(), kPullShardBits);
-  while (page.shard() < RouteTable::kShards && !page.full()) {
+  // The truths about very many slots fill a message by themselves.
+  PageWriter page(request.cursor(), kPullShardBits, reply->ByteSizeLong());
+  do {
     const std::vector<KeyedRoute> routes =
         core.routes.Export(page.shard(), [&](routing::Slot slot) { return wanted[slot]; });
     page.WriteShard<KeyedRoute>(routes, PullOrder, [&](const KeyedRoute& keyed) {
       return WriteKeyedRoute(keyed, scopes, core.names, reply->add_routes());
     });
-  }
+  } while (page.shard() < RouteTable::kShards && !page.full());
   reply->set_next_cursor(page.next(RouteTable::kShards));
 }
 
 void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::InventoryReply* reply,
                     bool* valid) {
-  const std::vector<bool> wanted = SlotSet(request.slots());
+  const std::vector<bool> wanted = SlotSet(core, request.slots());
   *valid = !wanted.empty();
   if (!*valid) return;
   ScopeColumn scopes(core.scopes, reply->mutable_scopes());
@@ -270,7 +274,7 @@ void ServeInventory(Core& core, const v1::InventoryRequest& request, v1::Invento
   while (page.shard() < ExtentStore::kIndexShards && !page.full()) {
     std::vector<ExtentPin> extents = core.extents.ShardExtents(page.shard());
     std::erase_if(extents, [&](const ExtentPin& extent) {
-      return extent->state() != ExtentState::kLive || !wanted[extent->ref().slot()];
+      return extent->state() != ExtentState::kLive || !wanted[core.routes.SlotOf(extent->ref())];
     });
     page.WriteShard<ExtentPin>(extents, InventoryOrder, [&](const ExtentPin& extent) {
       KeyedRoute keyed;

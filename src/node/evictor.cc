@@ -100,7 +100,7 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
   const ViewPtr view = core_->view();
   std::map<routing::NodeIndex, Batch> batches;
   for (const ExtentPin& victim : victims) {
-    const auto ranks = view->Ranks(victim->ref().slot());
+    const auto ranks = view->RanksOf(victim->ref().hash);
     const bool reachable =
         !ranks.empty() && view->node(ranks[0]).lease.id.ToString() != core_->membership.self_name();
     if (!reachable) {

@@ -26,7 +26,6 @@ Membership::Membership(const MembershipOptions& options, Runtime& runtime, Metad
       metadata_(metadata),
       metrics_(metrics),
       view_(routing::EmptyView()),
-      builder_(options.route_scope),
       beat_(runtime.NewEvent()),
       refresh_(runtime.NewEvent()),
       fetched_(runtime.NewEvent()),
@@ -96,7 +95,11 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
   while (true) {
     bool retry = false;
     Status status = TryJoin(record, succeed, ask, &retry);
-    if (status.ok()) return FetchView();
+    if (status.ok()) {
+      MC_RETURN_IF_ERROR(AgreeOnPolicy());
+      builder_.emplace(options_.route_scope, slots_);
+      return FetchView();
+    }
     const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms;
     const bool denied = status.code() == ErrorCode::kMetadata && metadata_.Denies();
     if (!retry || denied || late || runtime_.Interrupted()) return status;
@@ -155,9 +158,33 @@ Status Membership::Renew() {
   return Ok();
 }
 
-void Membership::KeepPolicy(const RoutePolicy& policy) {
+Status Membership::AgreeOnPolicy() {
+  RoutePolicy wanted = options_.policy;
+  const bool any_slots = wanted.slot_bits == 0;
+  if (any_slots) wanted.slot_bits = kSlotBitsDefault;
+  if (!IsSlotBits(wanted.slot_bits)) {
+    return InvalidArgument(fmt::format("slot_bits is {}, allowed are 0 and {} to {}",
+                                       wanted.slot_bits, kSlotBitsMin, kSlotBitsMax));
+  }
+  wanted.created_by = self_name_;
+  wanted.created_at_ms = runtime_.WallMs();
+  MC_TRY(const RoutePolicy policy, metadata_.PutRoutePolicyIfAbsent(wanted));
+  if (any_slots) wanted.slot_bits = policy.slot_bits;
+  if (policy.route_topk != wanted.route_topk || policy.route_control != wanted.route_control ||
+      policy.slot_bits != wanted.slot_bits) {
+    const auto text = [](const RoutePolicy& it) {
+      return fmt::format("route_topk={} route_control={} slot_bits={}", it.route_topk,
+                         it.route_control, it.slot_bits);
+    };
+    return InvalidArgument(
+        fmt::format("route policy: this node asks for {}, but the cluster runs with {} (set by {})",
+                    text(wanted), text(policy), policy.created_by));
+  }
+  slots_ = routing::Slots(policy.slot_bits);
   base::MutexLock lock(mu_);
+  record_.slot_bits = policy.slot_bits;  // Told with the next renewal; nobody calls us before.
   policy_ = policy;
+  return Ok();
 }
 
 void Membership::RestorePolicy() {
@@ -166,7 +193,15 @@ void Membership::RestorePolicy() {
     base::MutexLock lock(mu_);
     policy = policy_;
   }
-  if (policy) (void)metadata_.PutRoutePolicyIfAbsent(*policy);  // Else the next node does it.
+  if (!policy) return;
+  const auto in_force = metadata_.PutRoutePolicyIfAbsent(*policy);
+  if (!in_force || in_force->slot_bits == policy->slot_bits) return;  // Else the next node does it.
+  obs::LogRateLimited(
+      obs::LogLevel::kError, "membership.slots",
+      fmt::format("the metadata service lost its data, and {} has founded another cluster there "
+                  "with slot_bits={}; this one has slot_bits={}: they do not see each other's "
+                  "keys, see docs/operations.md",
+                  in_force->created_by, in_force->slot_bits, policy->slot_bits));
 }
 
 Status Membership::HeartbeatNow(std::optional<uint64_t> ttl_ms) {
@@ -357,7 +392,7 @@ void Membership::Install(uint64_t revision) {
   leases.reserve(members_.size());
   for (const auto& [id, lease] : members_) leases.push_back(lease);
   const ViewPtr before = view();
-  const ViewPtr after = builder_.Build(revision, std::move(leases));
+  const ViewPtr after = builder_->Build(revision, std::move(leases));
   if (on_view_) on_view_(before, after);
   view_.store(after, std::memory_order_release);
   NoteRoutes(*after);
@@ -372,6 +407,14 @@ void Membership::Install(uint64_t revision) {
 }
 
 void Membership::NoteRoutes(const routing::ClusterView& view) {
+  for (const routing::ViewNode& node : view.nodes()) {
+    const LeaseRecord& lease = node.lease;
+    if (lease.slot_bits == slots_.bits() || lease.state == NodeState::kOffline) continue;
+    obs::LogRateLimited(obs::LogLevel::kError, "membership.slots",
+                        fmt::format("{} has slot_bits={} and this node {}: they do not see each "
+                                    "other's keys, see docs/operations.md",
+                                    lease.id.ToString(), lease.slot_bits, slots_.bits()));
+  }
   const bool anybody = std::any_of(view.nodes().begin(), view.nodes().end(),
                                    [](const routing::ViewNode& node) { return node.routes; });
   if (anybody) {

@@ -34,6 +34,9 @@ struct MembershipOptions {
   uint64_t poll_interval_ms = 1'000;
   uint64_t quarantine_ms = 5'000;
   std::string route_scope;
+  // Put down if this node founds the cluster. `slot_bits` 0: as many as the cluster has, and
+  // kSlotBitsDefault if this node founds it.
+  RoutePolicy policy{.slot_bits = 0};
 };
 
 // What Join needs to ask whether the holder of our stable_id still lives.
@@ -46,10 +49,12 @@ class Membership {
              Metrics& metrics);
   ~Membership();  // Stops.
 
-  // Acquires the lease for `record` (its epoch is filled in). Waits, up to `deadline_ms`, for a
-  // metadata service that does not answer and for a silent former holder's lease to lapse; not for
-  // one that refuses the credentials.
-  // `succeed`: a live holder is fine, this node is to take over from it.
+  // Acquires the lease for `record` (its epoch is filled in), agrees with the others on the route
+  // policy and builds the first view, by the cluster's number of slots. Waits, up to `deadline_ms`,
+  // for a metadata service that does not answer and for a silent former holder's lease to lapse;
+  // not for one that refuses the credentials. `succeed`: a live holder is fine, this node is to
+  // take over from it. kInvalidArgument: the cluster runs with another policy than the options ask
+  // for.
   Status Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
   // Starts the threads. `on_view` runs on the refresher's thread with every new view, before
   // view() shows it; it may call ports.
@@ -62,6 +67,7 @@ class Membership {
   NodeId self() const;
   const std::string& self_name() const { return self_name_; }
   uint32_t instance() const { return instance_; }
+  const routing::Slots& slots() const { return slots_; }  // Of the cluster. After Join.
   // Whether a request is meant for this process, not for one that had its address before.
   bool IsAddressee(uint32_t instance) const { return instance == 0 || instance == instance_; }
   ViewPtr view() const { return view_.load(std::memory_order_acquire); }
@@ -106,8 +112,6 @@ class Membership {
   // Whether, since the last call, the service has said that this node's lease was lost or that
   // others had given it up: somebody else may have served its slots.
   bool TakeLeaseLoss() { return lease_was_lost_.exchange(false); }
-  // The policy to restore should the service lose it.
-  void KeepPolicy(const RoutePolicy& policy);
 
  private:
   struct Suspicion {
@@ -120,6 +124,7 @@ class Membership {
   uint64_t HeartbeatIntervalMs() const;
   void RefreshLoop();
   Status Renew();
+  Status AgreeOnPolicy();
   void RestorePolicy();
   void ForgetSuspicions();
   void RefreshOnce();
@@ -143,6 +148,7 @@ class Membership {
   Metrics& metrics_;
   std::string self_name_;                                        // Constant after Join.
   uint32_t instance_ = 0;                                        // Likewise.
+  routing::Slots slots_;                                         // Likewise.
   std::function<void(const ViewPtr&, const ViewPtr&)> on_view_;  // Constant after Start.
 
   std::atomic<ViewPtr> view_;
@@ -166,7 +172,7 @@ class Membership {
   std::map<NodeId, uint64_t> unconfirmed_;
   uint64_t outage_since_ms_ = 0;  // The first of the polls that fail; 0: they do not. Likewise.
   uint64_t outage_ended_ms_ = 0;  // Of the last outage that was long. Likewise.
-  routing::ViewBuilder builder_;  // Likewise.
+  std::optional<routing::ViewBuilder> builder_;  // Likewise. Once the slots are known.
 
   mutable base::Mutex mu_;
   LeaseRecord record_ MC_GUARDED_BY(mu_);

@@ -21,7 +21,7 @@ constexpr uint64_t kFirstViewMs = 5'000;
 }  // namespace
 
 Node::Node(const NodeConfig& config, NodePorts ports, Private)
-    : config_(config), ports_(ports), routes_(extents_), handoff_stop_(ports.runtime.NewEvent()) {}
+    : config_(config), ports_(ports), handoff_stop_(ports.runtime.NewEvent()) {}
 
 Result<std::unique_ptr<Node>> Node::Start(const NodeConfig& config, NodePorts ports) {
   auto node = std::make_unique<Node>(config, ports, Private{});
@@ -54,6 +54,7 @@ Status Node::Open() {
   membership_ = std::make_unique<Membership>(config_.membership, ports_.runtime, ports_.metadata,
                                              ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());
+  routes_ = std::make_unique<RouteTable>(extents_, membership_->slots());
   names_ = std::make_unique<NameTable>(membership_->self_name());
   peers_ = std::make_unique<Peers>(ports_.runtime, ports_.transport, *membership_, ports_.metrics,
                                    config_.options.stall_timeout_ms);
@@ -64,9 +65,8 @@ Status Node::Open() {
   migrations_ = std::make_unique<MigrationWorker>(ports_.runtime);
   core_ = std::make_unique<Core>(
       Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_, scopes_,
-           extents_, routes_, dedup_, *evictor_, *outbox_, *migrations_,
+           extents_, *routes_, dedup_, *evictor_, *outbox_, *migrations_,
            ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
-  MC_RETURN_IF_ERROR(CheckPolicy());
   evictor_->Start(*core_);
   outbox_->Start(*core_);
   reconciler_->Start(*core_);
@@ -125,22 +125,6 @@ HolderAnswer Node::Ask(const LeaseRecord& holder) {
   return same ? HolderAnswer::kAlive : HolderAnswer::kGone;
 }
 
-Status Node::CheckPolicy() {
-  RoutePolicy wanted = config_.policy;
-  wanted.created_by = membership_->self_name();
-  wanted.created_at_ms = ports_.runtime.WallMs();
-  MC_TRY(RoutePolicy policy, ports_.metadata.PutRoutePolicyIfAbsent(wanted));
-  membership_->KeepPolicy(policy);
-  if (policy.route_topk == wanted.route_topk && policy.route_control == wanted.route_control) {
-    return Ok();
-  }
-  return InvalidArgument(fmt::format(
-      "route policy: this node asks for route_topk={} route_control={}, but the cluster runs "
-      "with route_topk={} route_control={} (set by {})",
-      wanted.route_topk, wanted.route_control, policy.route_topk, policy.route_control,
-      policy.created_by));
-}
-
 Status Node::SetState(NodeState state) {
   MC_RETURN_IF_ERROR(membership_->Update([&](LeaseRecord& record) {
     record.state = state;
@@ -177,8 +161,7 @@ void Node::Leave() {
   farewell_within(kFarewellMs);
   const ViewPtr view = membership_->view();
   const bool others = view->nodes().size() > 1;
-  const bool kept_routes = routes_.route_count() > 0;
-  if (others && kept_routes && core_ != nullptr) {
+  if (others && core_ != nullptr && routes_->route_count() > 0) {
     // While draining, the next ranks pull this node's slots; then its own replicas go.
     const Status draining =
         membership_->Update([](LeaseRecord& record) { record.state = NodeState::kDraining; });

@@ -45,7 +45,6 @@ struct NodeConfig {
   uint64_t hugepage_bytes = 0;
   bool shared_segments = false;  // Other processes of this host may map them to read.
   uint64_t startup_timeout_ms = 20'000;
-  RoutePolicy policy;
 };
 
 class Node {
@@ -87,7 +86,6 @@ class Node {
  private:
   Status Open();
   Status JoinCluster();
-  Status CheckPolicy();
   HolderAnswer Ask(const LeaseRecord& holder);
   std::vector<SegmentRecord> SegmentRecords() const;
   void Leave();
@@ -103,7 +101,7 @@ class Node {
   std::string endpoint_;
   NodeService service_;
   ExtentStore extents_;
-  RouteTable routes_;
+  std::unique_ptr<RouteTable> routes_;  // Once the cluster's number of slots is known.
   DedupTable dedup_;
   ScopeTable scopes_;
   std::unique_ptr<Membership> membership_;

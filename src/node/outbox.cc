@@ -76,7 +76,7 @@ void Outbox::Abandoned(const Place& place) { Push(place.owner, {place, What::kAb
 void Outbox::Mirror(const KeyRef& ref, const Route& route) {
   if (core_ == nullptr) return;
   const ViewPtr view = core_->view();
-  const auto ranks = view->Ranks(ref.slot());
+  const auto ranks = view->RanksOf(ref.hash);
   const size_t copies = std::min<size_t>(ranks.size(), core_->options.route_topk);
   for (size_t rank = 1; rank < copies; ++rank) {
     ViewPtr old;  // Not freed under the lock.

@@ -351,7 +351,7 @@ void PlacedWrite::Abandon(uint32_t i) {
 
 bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
   const WriteItem& item = items_[i];
-  if (!core_.routes.Serves(item.ref.slot())) return false;
+  if (!core_.routes.Serves(core_.routes.SlotOf(item.ref))) return false;
   auto publication = PublicationOf(core_, item.ref, RouteOf(i));
   if (!publication) {
     GiveBack(i);

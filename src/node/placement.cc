@@ -150,7 +150,7 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   }
   placement.preferred = static_cast<uint32_t>(chooser.size());
   const std::string& pool = core.options.pool;
-  const auto ranks = view.Ranks(ref.slot());
+  const auto ranks = view.RanksOf(ref.hash);
   if (!skip_authority && !ranks.empty() &&
       (pool.empty() || view.node(ranks[0]).Label("pool") == pool)) {
     chooser.Add(ranks[0], {});

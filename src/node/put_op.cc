@@ -172,7 +172,7 @@ class PutOp {
     const std::string& pool = core_.options.pool;
     if (pool.empty()) return;
     std::erase_if(*pending, [&](uint32_t i) {
-      const auto ranks = rounds_.view()->Ranks(items_[i].ref.slot());
+      const auto ranks = rounds_.view()->RanksOf(items_[i].ref.hash);
       if (ranks.empty() || rounds_.view()->node(ranks[0]).Label("pool") == pool) return false;
       placed->push_back(i);
       return true;
@@ -183,7 +183,7 @@ class PutOp {
   // store go to other owners.
   void SpillOwn(uint64_t largest, std::vector<uint32_t>* again, std::vector<uint32_t>* placed) {
     std::erase_if(*again, [&](uint32_t i) {
-      if (!core_.routes.Serves(items_[i].ref.slot())) return false;
+      if (!core_.routes.Serves(core_.routes.SlotOf(items_[i].ref))) return false;
       if (!PutHere(i, largest)) placed->push_back(i);
       return true;
     });

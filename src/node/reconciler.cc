@@ -117,7 +117,7 @@ void Reconciler::CheckExtents(const std::vector<ExtentPin>& extents) {
       Judge(extent, here, version);
       continue;
     }
-    const auto ranks = view->Ranks(ref.slot());
+    const auto ranks = view->RanksOf(ref.hash);
     if (ranks.empty() || ranks[0] == self) continue;
     Batch& batch = batches[ranks[0]];
     if (IsFull(batch.extents.size(), batch.bytes)) continue;  // Its turn comes again.

@@ -40,7 +40,7 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
   std::vector<AuthorityGroup> groups;
   const routing::NodeIndex self = view_->FindName(core_.membership.self_name());
   for (uint32_t item : items) {
-    const auto ranks = view_->Ranks(refs[item].slot());
+    const auto ranks = view_->RanksOf(refs[item].hash);
     if (ranks.empty() || ranks[0] == self) {
       // Nobody, or us: then our table said moments ago that it is not ready.
       stale_ = true;

@@ -6,10 +6,15 @@ namespace mooncake::node {
 
 using routing::Slot;
 
-RouteTable::RouteTable(ExtentStore& extents)
-    : extents_(extents), shards_(std::make_unique<Shard[]>(kShards)) {}
+RouteTable::RouteTable(ExtentStore& extents, routing::Slots slots)
+    : extents_(extents), slots_(slots), shards_(std::make_unique<Shard[]>(kShards)) {
+  for (size_t i = 0; i < kShards; ++i) {
+    base::MutexLock lock(shards_[i].mu);
+    shards_[i].slots.resize(slots_.count() / kShards);
+  }
+}
 
-ItemCode RouteTable::GateLocked(Shard& shard, Slot slot, uint64_t revision) {
+ItemCode RouteTable::GateLocked(Shard& shard, Slot slot, uint64_t revision) const {
   const SlotInfo& info = InfoOf(shard, slot);
   switch (info.state) {
     case SlotState::kServing:
@@ -43,7 +48,7 @@ ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local,
                             NameIndex asker) const {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  if (ItemCode gate = GateLocked(shard, SlotOf(ref)); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   const Entry& entry = found->second;
@@ -76,7 +81,7 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
                              Superseded* superseded) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot(), publication.revision); gate != kItemOk) {
+  if (ItemCode gate = GateLocked(shard, SlotOf(ref), publication.revision); gate != kItemOk) {
     return gate;
   }
   auto found = FindLocked(shard, ref);
@@ -128,7 +133,7 @@ RouteTable::PublishCounts RouteTable::publish_counts() const {
 ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded, uint64_t revision) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot(), revision); gate != kItemOk) return gate;
+  if (ItemCode gate = GateLocked(shard, SlotOf(ref), revision); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   MoveOut(found->second, superseded);
@@ -142,7 +147,7 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
   ExtentPin dropped;  // Released after the lock.
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  if (ItemCode gate = GateLocked(shard, ref.slot()); gate != kItemOk) return gate;
+  if (ItemCode gate = GateLocked(shard, SlotOf(ref)); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   Entry& entry = found->second;
@@ -174,7 +179,7 @@ uint64_t RouteTable::RemoveScope(
       Shard& shard = shards_[i];
       base::MutexLock lock(shard.mu);
       for (auto it = shard.entries.begin(); it != shard.entries.end();) {
-        const bool served = GateLocked(shard, routing::SlotOf(it->first)) == kItemOk;
+        const bool served = GateLocked(shard, slots_.Of(it->first)) == kItemOk;
         if (!served || it->second.scope != scope) {
           ++it;
           continue;
@@ -205,7 +210,7 @@ bool RouteTable::Serves(Slot slot) const {
 std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
                                             std::vector<Truth>* known) {
   std::vector<Slot> pending;
-  std::vector<bool> wanted(routing::kSlotCount);
+  std::vector<bool> wanted(slots_.count());
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
@@ -223,7 +228,7 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
     for (auto it = shard.entries.begin(); it != shard.entries.end();) {
-      if (!wanted[routing::SlotOf(it->first)]) {
+      if (!wanted[slots_.Of(it->first)]) {
         ++it;
         continue;
       }
@@ -292,23 +297,27 @@ Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_
 }
 
 void RouteTable::Lose(std::span<const Slot> slots) {
-  for (Slot slot : slots) {
-    Shard& shard = shards_[ShardIndex(slot)];
+  // With many slots to a shard one call holds its lock for all that come in a row.
+  for (size_t i = 0; i < slots.size();) {
+    const size_t index = ShardIndex(slots[i]);
+    Shard& shard = shards_[index];
     base::MutexLock lock(shard.mu);
-    StopServingLocked(InfoOf(shard, slot));
+    for (; i < slots.size() && ShardIndex(slots[i]) == index; ++i) {
+      StopServingLocked(InfoOf(shard, slots[i]));
+    }
   }
   Unpin(slots);
 }
 
 void RouteTable::Unpin(std::span<const Slot> slots) {
-  std::vector<bool> wanted(routing::kSlotCount);
+  std::vector<bool> wanted(slots_.count());
   for (Slot slot : slots) wanted[slot] = true;
   std::vector<ExtentPin> dropped;  // Released without a lock.
   for (size_t i = 0; i < kShards && !slots.empty(); ++i) {
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
     for (auto& [hash, entry] : shard.entries) {
-      const Slot slot = routing::SlotOf(hash);
+      const Slot slot = slots_.Of(hash);
       if (!wanted[slot] || !entry.local || InfoOf(shard, slot).state == SlotState::kServing) {
         continue;
       }
@@ -322,22 +331,22 @@ void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms) 
   for (size_t i = 0; i < kShards; ++i) {
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
-    std::array<bool, routing::kSlotCount / kShards> drop{};
     const std::span<SlotInfo> infos(shard.slots);
+    std::vector<bool> drop(infos.size());
     for (size_t k = 0; k < drop.size(); ++k) {
       SlotInfo& info = infos[k];
-      const size_t slot = k * kShards + i;
+      const Slot slot = SlotAt(i, k);
       drop[k] = (info.state == SlotState::kForeign && foreign[slot]) ||
                 (info.state == SlotState::kFormer && foreign[slot] && info.passed_on_s != 0 &&
                  info.passed_on_s * uint64_t{1'000} + kPassedOnMs < now_ms);
       if (drop[k]) info = {};
     }
     const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
-      const Slot slot = routing::SlotOf(entry.first);
-      const SlotInfo& info = infos[slot / kShards];
+      const Slot slot = slots_.Of(entry.first);
+      const SlotInfo& info = infos[PlaceOf(slot)];
       const bool mirrored =
           info.state == SlotState::kFormer && entry.second.route.version > info.since;
-      return drop[slot / kShards] || (mirrored && foreign[slot]);
+      return drop[PlaceOf(slot)] || (mirrored && foreign[slot]);
     });
     count_.fetch_sub(dropped, std::memory_order_relaxed);
   }
@@ -351,7 +360,7 @@ void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {
 void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  const SlotState state = InfoOf(shard, ref.slot()).state;
+  const SlotState state = InfoOf(shard, SlotOf(ref)).state;
   const bool mirrored = state == SlotState::kForeign || state == SlotState::kFormer;
   if (mirror ? !mirrored : state != SlotState::kPending) return;
   auto found = FindLocked(shard, ref);
@@ -384,7 +393,7 @@ void RouteTable::ForgetMirror(const KeyRef& ref, Version version) {
   ExtentPin dropped;
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  const SlotState state = InfoOf(shard, ref.slot()).state;
+  const SlotState state = InfoOf(shard, SlotOf(ref)).state;
   if (state != SlotState::kForeign && state != SlotState::kFormer) return;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end() || found->second.route.version > version) return;
@@ -400,7 +409,7 @@ std::vector<KeyedRoute> RouteTable::Export(size_t shard_number,
   {
     base::MutexLock lock(shard.mu);
     for (const auto& [hash, entry] : shard.entries) {
-      if (!wanted(routing::SlotOf(hash))) continue;
+      if (!wanted(slots_.Of(hash))) continue;
       KeyedRoute& keyed = routes.emplace_back();
       keyed.key = entry.key;
       keyed.ref = {hash, entry.scope, {}};

@@ -70,7 +70,10 @@ struct Fenced {
 
 class RouteTable {
  public:
-  explicit RouteTable(ExtentStore& extents);
+  explicit RouteTable(ExtentStore& extents, routing::Slots slots = routing::Slots());
+
+  const routing::Slots& slots() const { return slots_; }
+  routing::Slot SlotOf(const KeyRef& ref) const { return slots_.Of(ref.hash); }
 
   // --- Requests: all answer kItemRetryLater or kItemWrongAuthority for slots not served -----
   // kItemOk fills `route` (unless null) and `local` (unless null; empty when no replica here).
@@ -161,16 +164,30 @@ class RouteTable {
   struct Shard {
     mutable base::Mutex mu;
     Entries entries MC_GUARDED_BY(mu);
-    std::array<SlotInfo, routing::kSlotCount / kShards> slots MC_GUARDED_BY(mu);
+    std::vector<SlotInfo> slots MC_GUARDED_BY(mu);
     PublishCounts published MC_GUARDED_BY(mu);
   };
 
-  static size_t ShardIndex(routing::Slot slot) { return slot % kShards; }
-  Shard& ShardOf(const KeyRef& ref) const { return shards_[ShardIndex(ref.slot())]; }
-  static SlotInfo& InfoOf(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu) {
-    return shard.slots[slot / kShards];
+  // The second byte of the hash makes the shard, however many bits more make the slot.
+  static constexpr uint32_t kShardBits = 8;
+  static_assert(kShards == size_t{1} << kShardBits && 2 * kShardBits == kSlotBitsMin);
+  uint32_t low_bits() const { return slots_.bits() - kSlotBitsMin; }
+  size_t ShardIndex(routing::Slot slot) const { return (slot >> low_bits()) % kShards; }
+  // Of a slot in its shard, and back.
+  size_t PlaceOf(routing::Slot slot) const {
+    const size_t low = slot & ((size_t{1} << low_bits()) - 1);
+    return (size_t{slot} >> (low_bits() + kShardBits) << low_bits()) | low;
   }
-  static ItemCode GateLocked(Shard& shard, routing::Slot slot, uint64_t revision = kNewest)
+  routing::Slot SlotAt(size_t shard, size_t place) const {
+    const size_t low = place & ((size_t{1} << low_bits()) - 1);
+    const size_t high = place >> low_bits() << kShardBits;
+    return static_cast<routing::Slot>(((high | shard) << low_bits()) | low);
+  }
+  Shard& ShardOf(const KeyRef& ref) const { return shards_[ShardIndex(SlotOf(ref))]; }
+  SlotInfo& InfoOf(Shard& shard, routing::Slot slot) const MC_REQUIRES(shard.mu) {
+    return shard.slots[PlaceOf(slot)];
+  }
+  ItemCode GateLocked(Shard& shard, routing::Slot slot, uint64_t revision = kNewest) const
       MC_REQUIRES(shard.mu);
   static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu);
   Version NextVersion(Version above);
@@ -183,6 +200,7 @@ class RouteTable {
   void AdoptLocalLocked(Entry& entry, const Place& place);
 
   ExtentStore& extents_;
+  const routing::Slots slots_;
   std::unique_ptr<Shard[]> shards_;
   MissReasons reasons_;
   std::atomic<Version> last_version_{0};

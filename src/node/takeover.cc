@@ -30,7 +30,7 @@ class Takeover {
     std::vector<Heard> hearsay = OwnRoutes(gained);
     std::vector<Truth> known;
     pending_ = core_.routes.BeginTakeover(gained, after_.revision(), &known);
-    best_.resize(routing::kSlotCount);
+    best_.resize(slot_count());
     for (const Truth& truth : known) Consider(self_, truth);
     sources_ = Sources();
     PullFormer(&hearsay);
@@ -51,6 +51,9 @@ class Takeover {
   }
 
  private:
+  uint32_t slot_count() const { return after_.slots().count(); }
+  Slot SlotOf(const KeyRef& ref) const { return after_.slots().Of(ref.hash); }
+
   // A route, and whose word it is.
   struct Heard {
     NodeIndex from = routing::kNoNode;
@@ -75,8 +78,8 @@ class Takeover {
   // Which slots are done once the routes of the best truth are in: nobody can have served them
   // later, neither a node that does not answer nor one that asked for that truth before us.
   void Settle() {
-    settled_.resize(routing::kSlotCount);
-    std::vector<bool> doubted(routing::kSlotCount);
+    settled_.resize(slot_count());
+    std::vector<bool> doubted(slot_count());
     for (NodeIndex node : silent_) {
       for (Slot slot : sources_[node]) doubted[slot] = true;
     }
@@ -88,7 +91,7 @@ class Takeover {
   }
 
   bool ImportTruth(Heard& heard) {
-    const Slot slot = heard.keyed.ref.slot();
+    const Slot slot = SlotOf(heard.keyed.ref);
     if (!settled_[slot] || best_[slot].node != heard.from) return false;
     heard.keyed.ref.key = heard.keyed.key;
     core_.routes.Import(heard.keyed.ref, heard.keyed.route, false);
@@ -97,7 +100,7 @@ class Takeover {
 
   // What the best truth of an unsettled slot would have named does not exist if it does not.
   bool Refuted(const KeyRef& ref, Version version) const {
-    const Best& best = best_[ref.slot()];
+    const Best& best = best_[SlotOf(ref)];
     if (!best.known || version > best.upto) return false;
     const auto named = named_.find(std::pair<ScopeIndex, std::string>(ref.scope, ref.key));
     return named == named_.end() || named->second != version;
@@ -110,7 +113,7 @@ class Takeover {
   // What is known of the slots as a mirror or from when they were ours, before BeginTakeover
   // forgets it.
   std::vector<Heard> OwnRoutes(const std::vector<Slot>& slots) {
-    std::vector<bool> wanted(routing::kSlotCount);
+    std::vector<bool> wanted(slot_count());
     for (Slot slot : slots) wanted[slot] = !core_.routes.Serves(slot);
     std::vector<Heard> routes;
     for (size_t shard = 0; shard < RouteTable::kShards; ++shard) {
@@ -221,19 +224,19 @@ class Takeover {
 
   void NoteTruths(NodeIndex node, const v1::PullReply& reply) {
     for (uint32_t slot : reply.kept()) {
-      if (slot < routing::kSlotCount) kept_.push_back(slot);
+      if (slot < slot_count()) kept_.push_back(slot);
     }
     if (reply.upto_size() != reply.served_size()) return;
     const std::set<uint32_t> passed_on(reply.passed_on().begin(), reply.passed_on().end());
     for (int i = 0; i < reply.served_size(); ++i) {
       const uint32_t slot = reply.served(i);
-      if (slot >= routing::kSlotCount) continue;
+      if (slot >= slot_count()) continue;
       Consider(node, {slot, reply.upto(i), passed_on.contains(slot)});
     }
   }
 
   bool IsStale(const Heard& heard) const {
-    const auto truth = passed_on_.find({heard.from, heard.keyed.ref.slot()});
+    const auto truth = passed_on_.find({heard.from, SlotOf(heard.keyed.ref)});
     return truth != passed_on_.end() && heard.keyed.route.version <= truth->second;
   }
 
@@ -268,7 +271,7 @@ class Takeover {
     }
     for (auto& [from, heard, stale] : hearsay) {
       heard.ref.key = heard.key;
-      if (best_[heard.ref.slot()].node != from) continue;
+      if (best_[SlotOf(heard.ref)].node != from) continue;
       named_[{heard.ref.scope, heard.key}] = heard.route.version;
     }
     ImportOwn(rest);
@@ -284,10 +287,10 @@ class Takeover {
   // Of owners that do not answer. The others know best themselves what they have.
   void ImportHearsay(const std::vector<Slot>& rest, const std::set<NodeIndex>& answered,
                      std::vector<Heard>& hearsay) {
-    std::vector<bool> wanted(routing::kSlotCount);
+    std::vector<bool> wanted(slot_count());
     for (Slot slot : rest) wanted[slot] = true;
     for (auto& [from, heard, stale] : hearsay) {
-      if (stale || !wanted[heard.ref.slot()]) continue;
+      if (stale || !wanted[SlotOf(heard.ref)]) continue;
       std::erase_if(heard.route.replicas, [&](const Place& place) {
         if (place.owner == kSelf) return true;  // Our own inventory is complete.
         const NodeIndex owner = after_.FindName(core_.names.NameOf(place.owner));
@@ -298,12 +301,12 @@ class Takeover {
   }
 
   void ImportOwn(const std::vector<Slot>& slots) {
-    std::vector<bool> wanted(routing::kSlotCount);
+    std::vector<bool> wanted(slot_count());
     for (Slot slot : slots) wanted[slot] = true;
     for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
       for (const ExtentPin& extent : core_.extents.ShardExtents(shard)) {
         const KeyRef ref = extent->ref();
-        if (extent->state() != ExtentState::kLive || !wanted[ref.slot()]) continue;
+        if (extent->state() != ExtentState::kLive || !wanted[SlotOf(ref)]) continue;
         ImportUnlessRefuted(ref, {extent->version(),
                                   extent->size(),
                                   extent->checksum(),
@@ -356,8 +359,9 @@ void ApplyView(Core& core, const routing::ClusterView& before, const routing::Cl
   const bool lease_lost = core.membership.TakeLeaseLoss();
   std::vector<Slot> own;
   std::vector<Slot> lost;
-  std::vector<bool> foreign(routing::kSlotCount);
-  for (Slot slot = 0; slot < routing::kSlotCount; ++slot) {
+  const uint32_t slots = after.slots().count();
+  std::vector<bool> foreign(slots);
+  for (Slot slot = 0; slot < slots; ++slot) {
     const auto ranks = after.Ranks(slot);
     foreign[slot] = !IsAmong(ranks, index, core.options.route_topk);
     // A slot that nobody else answers for stays here: a draining node serves reads to the end.

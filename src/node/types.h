@@ -46,7 +46,6 @@ struct KeyRef {
   uint64_t hash = 0;
   ScopeIndex scope = 0;
   std::string_view key;
-  routing::Slot slot() const { return routing::SlotOf(hash); }
 };
 
 struct Place {

@@ -72,16 +72,32 @@ struct Contender {
 
 inline constexpr double kWeightMin = 1.0 / 1024;
 inline constexpr double kWeightMax = 1024;
+inline constexpr uint64_t kHandicapMax = uint64_t{1} << 30;  // Of kWeightMin.
 
 // Weights outside [kWeightMin, kWeightMax] are moved to the nearest end; no number counts as 1.
 Contender MakeContender(std::string_view name, double weight);
 
+// An odd multiplier spreads neighbouring points over all bits before they meet a seed.
+constexpr uint64_t SpreadPoint(uint64_t point) { return point * 0x9e3779b97f4a7c15ULL; }
+constexpr uint64_t HashOf(uint64_t seed, uint64_t spread_point) {
+  return base::Mix64(seed ^ spread_point);
+}
+
+// Falls with `hash`. At most 2^56 * 2^30, so 23 bits must go.
+constexpr uint64_t CostOfHash(uint64_t handicap, uint64_t hash) {
+  return static_cast<uint64_t>((Uint128{NegativeLog2(hash)} * handicap) >> 23);
+}
+
 // The contender with the lowest cost wins the point.
 constexpr uint64_t CostOf(const Contender& contender, uint64_t point) {
-  // An odd multiplier spreads neighbouring points over all bits before they meet the seed.
-  uint64_t hash = base::Mix64(contender.seed ^ (point * 0x9e3779b97f4a7c15ULL));
-  // At most 2^56 * 2^30, so 23 bits must go.
-  return static_cast<uint64_t>((Uint128{NegativeLog2(hash)} * contender.handicap) >> 23);
+  return CostOfHash(contender.handicap, HashOf(contender.seed, SpreadPoint(point)));
 }
+
+// The least hash that costs no more than `cost_max`, exactly; the largest of all if none does.
+uint64_t LeastHashWithin(uint64_t handicap, uint64_t cost_max);
+
+// Which part of all points costs the contender no more than that: an estimate, not to be used
+// where nodes must agree.
+double ShareWithin(const Contender& contender, uint64_t cost_max);
 
 }  // namespace mooncake::routing

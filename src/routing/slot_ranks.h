@@ -1,6 +1,6 @@
 // SlotRanks: the best contenders of every slot, kept up to date while contenders come and go.
 // A few more than the ranks that a view shows are kept, so that a departure seldom makes a slot
-// ask everybody again. Ids only: with their costs it would be 6 MiB instead of 2, and a
+// ask everybody again. Ids only: with their costs it would be three times the memory, and a
 // cost is quickly computed again.
 // Not thread-safe.
 #pragma once
@@ -21,6 +21,8 @@ class SlotRanks {
   // Index into names(); given to another contender only after its holder has left.
   using Id = uint32_t;
 
+  explicit SlotRanks(uint32_t slot_count);
+
   // Makes `weights`, by name, the contenders. Costs the share of those that differ from before.
   void Assign(const std::map<std::string, double>& weights);
 
@@ -38,13 +40,19 @@ class SlotRanks {
     Id id;
     double weight;
   };
+  struct Sieve;
+  class Podium;
 
   Id NewId(const std::string& name, double weight);
   bool Precedes(Id a, uint64_t cost_a, Id b, uint64_t cost_b) const;
-  void RemoveEverywhere(Id id);
+  void RemoveEverywhere(std::span<const Id> gone);
   void AddEverywhere(Id id);
   void InsertAt(Slot slot, Id id, uint64_t cost);
   void Refill(Slot slot);
+  void RefillAll();
+  Sieve MakeSieve() const;
+  bool RefillSifted(Slot slot, Sieve& sieve);
+  void Store(Slot slot, const Podium& podium);
 
   std::map<std::string, Member> members_;
   std::vector<Id> live_;
@@ -52,8 +60,8 @@ class SlotRanks {
   std::vector<Contender> contenders_;  // By id, as names_.
   std::vector<std::string> names_;
   // kept_[slot * kKept + i], i < counts_[slot]: the first counts_[slot] in the order of all.
-  std::vector<Id> kept_ = std::vector<Id>(size_t{kSlotCount} * kKept);
-  std::vector<uint8_t> counts_ = std::vector<uint8_t>(kSlotCount);
+  std::vector<Id> kept_;
+  std::vector<uint8_t> counts_;  // By slot.
 };
 
 }  // namespace mooncake::routing

@@ -1,5 +1,7 @@
 #include "routing/slot_set.h"
 
+#include <algorithm>
+
 namespace mooncake::routing {
 namespace {
 
@@ -15,7 +17,8 @@ std::vector<Slot> GainedSlots(const ClusterView& before, const ClusterView& afte
   std::vector<Slot> slots;
   NodeIndex node_before = before.Find(self);
   NodeIndex node_after = after.Find(self);
-  for (Slot slot = 0; slot < kSlotCount; ++slot) {
+  const uint32_t count = std::max(before.slots().count(), after.slots().count());
+  for (Slot slot = 0; slot < count; ++slot) {
     if (LeadsSlot(after, node_after, slot) && !LeadsSlot(before, node_before, slot)) {
       slots.push_back(slot);
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "routing/slot_ranks.h"
 
@@ -30,12 +31,12 @@ bool OffersStorage(const LeaseRecord& lease) {
   });
 }
 
-ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope) {
+ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope, const Slots& slots) {
   ViewNode node;
   node.lease = std::move(lease);
   const LeaseRecord& record = node.lease;
   node.weight = WeightOf(node.Label("route_weight"));
-  if (record.protocol_major != kProtocolMajor) return node;
+  if (record.protocol_major != kProtocolMajor || record.slot_bits != slots.bits()) return node;
   bool active = record.state == NodeState::kActive && !record.suspect;
   node.routes = record.state == NodeState::kActive && node.Label("route") == "true" &&
                 (route_scope.empty() || node.Label("route_scope") == route_scope);
@@ -48,16 +49,21 @@ ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope) {
 }
 
 // Ordered by id; of several leases of an id the one that came last.
-std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::string& route_scope) {
+std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::string& route_scope,
+                                const Slots& slots) {
   std::map<NodeId, LeaseRecord*> by_id;
   for (LeaseRecord& lease : leases) by_id[lease.id] = &lease;
   std::vector<ViewNode> nodes;
   nodes.reserve(by_id.size());
-  for (const auto& [id, lease] : by_id) nodes.push_back(MakeNode(std::move(*lease), route_scope));
+  for (const auto& [id, lease] : by_id) {
+    nodes.push_back(MakeNode(std::move(*lease), route_scope, slots));
+  }
   return nodes;
 }
 
 }  // namespace
+
+Slots::Slots(uint32_t bits) : shift_(64 - bits) { MC_CHECK(IsSlotBits(bits)); }
 
 const std::string& ViewNode::Label(const std::string& name) const {
   static const std::string absent;
@@ -66,7 +72,7 @@ const std::string& ViewNode::Label(const std::string& name) const {
 }
 
 std::span<const NodeIndex> ClusterView::Ranks(Slot slot) const {
-  if (slot >= kSlotCount) return {};
+  if (slot >= slots_.count()) return {};
   return {ranks_.data() + size_t{slot} * width_, width_};
 }
 
@@ -168,12 +174,12 @@ std::vector<NodeIndex> ClusterView::PlacementOrder(uint64_t key_hash, std::strin
 
 struct ViewBuilder::State {
   std::string route_scope;
+  Slots slots;
   SlotRanks ranks;
 };
 
-ViewBuilder::ViewBuilder(std::string route_scope) : state_(std::make_unique<State>()) {
-  state_->route_scope = std::move(route_scope);
-}
+ViewBuilder::ViewBuilder(std::string route_scope, Slots slots)
+    : state_(new State{std::move(route_scope), slots, SlotRanks(slots.count())}) {}
 
 ViewBuilder::~ViewBuilder() = default;
 
@@ -181,7 +187,8 @@ std::shared_ptr<const ClusterView> ViewBuilder::Build(uint64_t revision,
                                                       std::vector<LeaseRecord> leases) {
   auto view = std::make_shared<ClusterView>();
   view->revision_ = revision;
-  view->nodes_ = MakeNodes(std::move(leases), state_->route_scope);
+  view->slots_ = state_->slots;
+  view->nodes_ = MakeNodes(std::move(leases), state_->route_scope, state_->slots);
   std::map<std::string, double> weights;
   std::map<std::string, NodeIndex> authorities;
   for (NodeIndex i = 0; i < view->nodes_.size(); ++i) {
@@ -206,10 +213,11 @@ std::shared_ptr<const ClusterView> ViewBuilder::Build(uint64_t revision,
     if (authority != authorities.end()) node_of[id] = authority->second;
   }
   view->width_ = std::min(kRanksMax, ranks.size());
-  view->ranks_.reserve(kSlotCount * view->width_);
-  for (Slot slot = 0; slot < kSlotCount; ++slot) {
+  view->ranks_.resize(size_t{state_->slots.count()} * view->width_);
+  NodeIndex* next = view->ranks_.data();
+  for (Slot slot = 0; slot < state_->slots.count(); ++slot) {
     std::span<const SlotRanks::Id> best = ranks.Best(slot);
-    for (size_t i = 0; i < view->width_; ++i) view->ranks_.push_back(node_of[best[i]]);
+    for (size_t i = 0; i < view->width_; ++i) *next++ = node_of[best[i]];
   }
   return view;
 }

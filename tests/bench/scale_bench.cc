@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using routing::ClusterView;
-using routing::kSlotCount;
+using routing::Slots;
 
 double MsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -45,14 +45,14 @@ std::vector<LeaseRecord> Leases(int count) {
 
 std::vector<uint32_t> SlotsPerNode(const ClusterView& view) {
   std::vector<uint32_t> counts(view.nodes().size());
-  for (routing::Slot slot = 0; slot < kSlotCount; ++slot) ++counts[view.Ranks(slot)[0]];
+  for (routing::Slot slot = 0; slot < view.slots().count(); ++slot) ++counts[view.Ranks(slot)[0]];
   return counts;
 }
 
 // Slots whose first authority differs.
 uint32_t Moved(const ClusterView& before, const ClusterView& after) {
   uint32_t moved = 0;
-  for (routing::Slot slot = 0; slot < kSlotCount; ++slot) {
+  for (routing::Slot slot = 0; slot < before.slots().count(); ++slot) {
     moved +=
         before.node(before.Ranks(slot)[0]).lease.id != after.node(after.Ranks(slot)[0]).lease.id;
   }
@@ -66,21 +66,22 @@ double LookupNs(const ClusterView& view) {
   const auto start = Clock::now();
   for (uint64_t i = 0; i < kLookups; ++i) {
     hash = hash * 6364136223846793005ULL + 1442695040888963407ULL;
-    sum += view.Ranks(routing::SlotOf(hash))[0];
+    sum += view.RanksOf(hash)[0];
   }
   const double ns = MsSince(start) * 1e6 / kLookups;
   if (sum == 0) fmt::print("\n");  // The look-ups are not to be left out.
   return ns;
 }
 
-void MeasureCluster(int nodes) {
-  routing::ViewBuilder builder("");
+void MeasureCluster(int nodes, uint32_t slot_bits) {
+  routing::ViewBuilder builder("", Slots(slot_bits));
   std::vector<LeaseRecord> leases = Leases(nodes);
+  for (LeaseRecord& lease : leases) lease.slot_bits = slot_bits;
   auto start = Clock::now();
   const auto before = builder.Build(1, leases);
   const double build_ms = MsSince(start);
   const std::vector<uint32_t> counts = SlotsPerNode(*before);
-  const double fair = double{kSlotCount} / nodes;
+  const double fair = static_cast<double>(before->slots().count()) / nodes;
   double squares = 0;
   for (uint32_t count : counts) squares += (count - fair) * (count - fair);
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
@@ -90,16 +91,18 @@ void MeasureCluster(int nodes) {
   const auto after = builder.Build(2, leases);
   const double change_ms = MsSince(start);
   fmt::print(
-      "| {} | {:.0f} ms | {:.1f} ms | {:+.1f} % … {:+.1f} % | {:.1f} % | {} of {} | {:.1f} ns |\n",
-      nodes, build_ms, change_ms, (*least / fair - 1) * 100, (*most / fair - 1) * 100,
+      "| {} | 2^{} | {:.0f} ms | {:.1f} ms | {:+.1f} % … {:+.1f} % | {:.1f} % | {} of {} | {:.1f} "
+      "ns "
+      "|\n",
+      nodes, slot_bits, build_ms, change_ms, (*least / fair - 1) * 100, (*most / fair - 1) * 100,
       std::sqrt(squares / nodes) / fair * 100, Moved(*before, *after), share, LookupNs(*before));
 }
 
 void MeasureRoutes(uint64_t keys) {
   node::ExtentStore extents;
   node::RouteTable routes(extents);
-  std::vector<routing::Slot> slots(kSlotCount);
-  for (routing::Slot slot = 0; slot < kSlotCount; ++slot) slots[slot] = slot;
+  std::vector<routing::Slot> slots(Slots().count());
+  for (routing::Slot slot = 0; slot < slots.size(); ++slot) slots[slot] = slot;
   routes.BeginTakeover(slots);
   routes.EndTakeover(slots, 1);
   const uint64_t seed = routing::ScopeSeed({});
@@ -129,9 +132,13 @@ void MeasureRoutes(uint64_t keys) {
 
 int main(int argc, char** argv) {
   fmt::print(
-      "| nodes | first view | view less one node | slots a node, against fair | standard deviation "
-      "| slots moved when a node goes | look-up |\n|---|---|---|---|---|---|---|\n");
-  for (int nodes : {3, 10, 30, 100, 300, 1000}) mooncake::MeasureCluster(nodes);
+      "| nodes | slots | first view | view less one node | slots a node, against fair | standard "
+      "deviation "
+      "| slots moved when a node goes | look-up |\n|---|---|---|---|---|---|---|---|\n");
+  for (int nodes : {3, 10, 30, 100, 300, 1000}) mooncake::MeasureCluster(nodes, 16);
+  for (auto [nodes, bits] : {std::pair(100, 18), {300, 19}, {1000, 21}}) {
+    mooncake::MeasureCluster(nodes, static_cast<uint32_t>(bits));
+  }
   mooncake::MeasureRoutes(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000);
   return 0;
 }

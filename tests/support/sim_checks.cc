@@ -51,7 +51,7 @@ class Accounting {
     if (nodes_.empty()) return;
     const node::ViewPtr view = nodes_[0]->core().view();
     std::map<std::string, int> wrong;
-    for (routing::Slot slot = 0; slot < routing::kSlotCount; ++slot) {
+    for (routing::Slot slot = 0; slot < view->slots().count(); ++slot) {
       const auto ranks = view->Ranks(slot);
       const std::string first = ranks.empty() ? "" : view->node(ranks[0]).lease.id.ToString();
       for (SimNode* node : nodes_) {
@@ -94,7 +94,7 @@ class Accounting {
     const std::string what = fmt::format("{}: extent of {} at {}, version {}", node.name(),
                                          extent.ref().key, extent.place().offset, extent.version());
     if (extent.state() != node::ExtentState::kLive) return Problem("{} is not live", what);
-    SimNode* authority = AuthorityOf(node, extent.ref().slot());
+    SimNode* authority = AuthorityOf(node, node.core().routes.SlotOf(extent.ref()));
     if (authority == nullptr) return Problem("{} has no authority", what);
     const node::KeyRef ref = Translate(node, extent.ref(), *authority);
     node::Place place = extent.place();
@@ -111,7 +111,8 @@ class Accounting {
     for (size_t shard = 0; shard < node::RouteTable::kShards; ++shard) {
       const auto routes = node.core().routes.Export(shard, [&](routing::Slot) { return true; });
       for (const node::KeyedRoute& keyed : routes) {
-        if (node.core().routes.Serves(keyed.ref.slot())) CheckRoute(node, keyed);
+        if (node.core().routes.Serves(node.core().routes.SlotOf(keyed.ref)))
+          CheckRoute(node, keyed);
       }
     }
   }

@@ -194,7 +194,7 @@ Result<uint64_t> SimNode::Evacuate() {
 std::vector<std::string> SimNode::RanksOf(const std::string& key) {
   const node::ViewPtr view = core().view();
   std::vector<std::string> names;
-  for (routing::NodeIndex rank : view->Ranks(Refs({key})[0].slot())) {
+  for (routing::NodeIndex rank : view->RanksOf(Refs({key})[0].hash)) {
     names.push_back(view->node(rank).lease.id.ToString());
   }
   return names;

@@ -184,7 +184,7 @@ std::vector<std::string> TestCluster::KeysAt(TestNode& asked, std::string_view a
   for (int i = 0; static_cast<int>(keys.size()) < count; ++i) {
     MC_CHECK(i < 1'000'000);
     std::string key = "key-" + std::to_string(i);
-    const auto ranks = view->Ranks(asked.Ref(key).slot());
+    const auto ranks = view->RanksOf(asked.Ref(key).hash);
     if (ranks.empty() || view->node(ranks[0]).lease.id.ToString() != authority) continue;
     keys.push_back(std::move(key));
   }

@@ -118,6 +118,17 @@ Status HotCacheSize(const Given& given, StoreConfig& config) {
   return Size<&StoreConfig::local_hot_cache_size>(given, config);
 }
 
+constexpr std::string_view kSlotBitsAllowed = "0, or 16 to 21";
+
+Status SlotBits(const Given& given, StoreConfig& config) {
+  const auto bits = ParseInteger(given.field, given.text, 0, 21);
+  if (!bits || (*bits != 0 && *bits < 16)) {
+    return NotAllowed(given.field, given.text, kSlotBitsAllowed);
+  }
+  config.slot_bits = static_cast<uint32_t>(*bits);
+  return Ok();
+}
+
 Status SecretFile(const Given& given, StoreConfig& config) {
   if (!config.cluster_secret.empty()) return Ok();
   std::ifstream file{std::string(given.text)};
@@ -273,6 +284,11 @@ constexpr Setting kSettings[] = {
     {"route_control", "", MC_ENV "ROUTE_CONTROL", "choice", "embedded_wrh",
      "embedded_wrh, metadata_only", "Where routes are kept: on the nodes or in the metadata.",
      RouteControl},
+    {"slot_bits", "", MC_ENV "SLOT_BITS", "integer", "0", kSlotBitsAllowed,
+     "The cluster divides the keys into 2^slot_bits slots, for as long as it lives; the node that "
+     "founds it decides. 0: what the cluster has, and 16 for a new one. More for more than 60 "
+     "nodes: see scale.md.",
+     SlotBits},
     {"transport_rpc_port", "rpc_server_port", MC_ENV "TRANSPORT_RPC_PORT", "port", "0",
      "0 to 65535", "The node port; 0 takes any free one.",
      Integer<&C::transport_rpc_port, 0, UINT16_MAX>},

@@ -310,8 +310,11 @@ TEST_P(MetadataContract, SurvivorsRebuildAServiceThatForgot) {
 }
 
 TEST_P(MetadataContract, TheFirstRoutePolicyStays) {
-  RoutePolicy policy{
-      .route_topk = 3, .route_control = "metadata_only", .created_by = "a:1", .created_at_ms = 17};
+  RoutePolicy policy{.route_topk = 3,
+                     .route_control = "metadata_only",
+                     .slot_bits = 18,
+                     .created_by = "a:1",
+                     .created_at_ms = 17};
   Result<RoutePolicy> first = store_->PutRoutePolicyIfAbsent(policy);
   ASSERT_TRUE(first.ok()) << first.error().ToString();
   EXPECT_EQ(first->route_topk, 3u);
@@ -319,6 +322,7 @@ TEST_P(MetadataContract, TheFirstRoutePolicyStays) {
   ASSERT_TRUE(second.ok()) << second.error().ToString();
   EXPECT_EQ(second->route_topk, 3u);
   EXPECT_EQ(second->route_control, "metadata_only");
+  EXPECT_EQ(second->slot_bits, 18u);
   EXPECT_EQ(second->created_by, "a:1");
   EXPECT_EQ(second->created_at_ms, 17u);
 }

@@ -114,16 +114,39 @@ TEST(EncodedLease, BrokenUsageIsNoUsageAndAForeignCoreIsRefused) {
 }
 
 TEST(RoutePolicyJson, RoundTripsAndRefuses) {
-  const RoutePolicy policy{5, "x", "n:1", 123};
+  const RoutePolicy policy{5, "x", 18, "n:1", 123};
   const std::string json = *RoutePolicyToJson(policy);
   Result<RoutePolicy> back = RoutePolicyFromJson(json);
   ASSERT_TRUE(back.ok()) << back.error().ToString();
   EXPECT_EQ(back->route_topk, 5u);
   EXPECT_EQ(back->route_control, "x");
+  EXPECT_EQ(back->slot_bits, 18u);
   EXPECT_EQ(back->created_by, "n:1");
   EXPECT_EQ(back->created_at_ms, 123u);
   EXPECT_EQ(RoutePolicyFromJson("{}").code(), ErrorCode::kMetadata);
   EXPECT_EQ(RoutePolicyFromJson("").code(), ErrorCode::kMetadata);
+}
+
+// A cluster of a version that knew one number only.
+TEST(SlotBits, AreTheDefaultWhereNoneAreWrittenAndRefusedOutOfRange) {
+  const std::string old_policy =
+      R"({"route_topk":2,"route_control":"embedded_wrh","created_by":"n:1","created_at_ms":1)";
+  EXPECT_EQ(RoutePolicyFromJson(old_policy + "}").value_or({.slot_bits = 0}).slot_bits, 16u);
+  std::string old_lease = *LeaseToJson(Sample());
+  const std::string written = R"("slot_bits":16,)";
+  ASSERT_NE(old_lease.find(written), std::string::npos) << old_lease;
+  old_lease.erase(old_lease.find(written), written.size());
+  EXPECT_EQ(LeaseFromJson(old_lease).value_or({.slot_bits = 0}).slot_bits, 16u);
+  for (const char* bits : {"15", "22", "0", "-1", "\"16\"", "4294967312"}) {
+    const std::string policy = old_policy + ",\"slot_bits\":" + bits + "}";
+    EXPECT_EQ(RoutePolicyFromJson(policy).code(), ErrorCode::kMetadata) << bits;
+  }
+}
+
+// Such a version compares route_control with what it asks for; it must not join another number.
+TEST(SlotBits, OtherThanTheDefaultShowInAFieldThatEarlierVersionsCompare) {
+  EXPECT_NE(RoutePolicyToJson({.slot_bits = 16})->find(R"("embedded_wrh")"), std::string::npos);
+  EXPECT_EQ(RoutePolicyToJson({.slot_bits = 21})->find(R"("embedded_wrh")"), std::string::npos);
 }
 
 TEST(NodeStateText, ParsesEveryWordInAnyCaseAndTrimmed) {

@@ -118,7 +118,7 @@ TEST(Outbox, MirrorsOfLongKeysAreCutToWhatAMessageTakes) {
       const std::string key = std::string(60'000, 'k') + std::to_string(i);
       const KeyRef ref = world.a.Ref(key);
       const ViewPtr view = world.a.core().view();
-      if (view->node(view->Ranks(ref.slot())[0]).lease.id.ToString() != world.a.name()) continue;
+      if (view->node(view->RanksOf(ref.hash)[0]).lease.id.ToString() != world.a.name()) continue;
       world.a.core().outbox.Mirror(ref, route);
       bytes += key.size();
       ++count;

@@ -79,7 +79,8 @@ TEST(Pages, AnExtentOfALongKeyIsToldOnceInMessagesThatATransportTakes) {
   Simulated(2, [](TestCluster& cluster) {
     auto& node = cluster.Start("a");
     std::vector<uint32_t> slots;
-    for (uint32_t slot = 0; slot < routing::kSlotCount; ++slot) slots.push_back(slot);
+    for (uint32_t slot = 0; slot < node.core().routes.slots().count(); ++slot)
+      slots.push_back(slot);
     for (int i = 0; i < kKeys; ++i) {
       const std::string key = LongKey(i);
       ASSERT_TRUE(Live(node.core().extents, key, 1));

@@ -14,6 +14,8 @@ namespace {
 
 using routing::Slot;
 
+Slot SlotOf(const KeyRef& ref) { return routing::Slots().Of(ref.hash); }
+
 Place Remote(NameIndex owner, uint64_t generation = 1) { return {owner, 0, 64, generation}; }
 
 Route RouteOf(Version version, std::vector<Place> replicas, uint64_t size = 10) {
@@ -30,7 +32,7 @@ class RouteTableTest : public ::testing::Test {
   }
 
   void Serve(std::string_view key, uint64_t term = 1) {
-    const Slot slots[] = {RefOf(key).slot()};
+    const Slot slots[] = {SlotOf(RefOf(key))};
     table_.BeginTakeover(slots, term);
     table_.EndTakeover(slots, term);
   }
@@ -50,8 +52,46 @@ class RouteTableTest : public ::testing::Test {
   RouteTable table_{extents_};
 };
 
+// Of two keys whose hashes differ only in a bit that makes slots of a large cluster.
+TEST_F(RouteTableTest, EverySlotOfALargeClusterHasAStateOfItsOwn) {
+  for (uint32_t bits : {16u, 17u, 21u}) {
+    RouteTable table(extents_, routing::Slots(bits));
+    ASSERT_EQ(table.slots().count(), 1u << bits);
+    std::vector<Slot> odd;
+    std::vector<bool> foreign(table.slots().count());
+    for (Slot slot = 1; slot < table.slots().count(); slot += 2) odd.push_back(slot);
+    table.BeginTakeover(odd, 1);
+    table.EndTakeover(odd, 1);
+    for (Slot slot = 0; slot < table.slots().count(); ++slot) {
+      ASSERT_EQ(table.Serves(slot), slot % 2 == 1) << slot << " of 2^" << bits;
+    }
+    const uint64_t hash = 0x5a3c'9000'0000'0000 | uint64_t{1} << (64 - bits);
+    const KeyRef served{hash, 0, "k"};
+    const KeyRef other{hash ^ uint64_t{1} << (64 - bits), 0, "k"};
+    EXPECT_EQ(table.SlotOf(served), hash >> (64 - bits));
+    Version version = 0;
+    Superseded superseded;
+    EXPECT_EQ(table.Publish(served, At({Remote(1)}), &version, &superseded), kItemOk);
+    EXPECT_EQ(table.Publish(other, At({Remote(1)}), &version, &superseded), kItemWrongAuthority);
+    table.Import(other, RouteOf(1, {Remote(2)}), true);
+    EXPECT_EQ(table.route_count(), 2u);
+    foreign[table.SlotOf(other)] = true;
+    table.DropMirrors(foreign, 0);
+    EXPECT_EQ(table.route_count(), 1u);
+    EXPECT_EQ(table.Lookup(served, nullptr, nullptr), kItemOk);
+    size_t exported = 0;
+    for (size_t shard = 0; shard < RouteTable::kShards; ++shard) {
+      exported +=
+          table.Export(shard, [&](Slot slot) { return slot == hash >> (64 - bits); }).size();
+    }
+    EXPECT_EQ(exported, 1u);
+    table.Lose(odd);
+    for (Slot slot : odd) ASSERT_FALSE(table.Serves(slot)) << slot << " of 2^" << bits;
+  }
+}
+
 TEST_F(RouteTableTest, AnswersOnlyForSlotsThatItServes) {
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   EXPECT_EQ(Look("k"), kItemWrongAuthority);
   EXPECT_EQ(Publish("k", At({Remote(1)})), kItemWrongAuthority);
   table_.BeginTakeover(slots);
@@ -175,7 +215,7 @@ TEST_F(RouteTableTest, CheckDropsOneReplicaAndTheRouteWithTheLast) {
 
 TEST_F(RouteTableTest, RemoveScopeLeavesOtherScopesAndUnservedSlotsAlone) {
   for (const char* key : {"a", "b", "c"}) {
-    const Slot slots[] = {RefOf(key, 1).slot(), RefOf(key, 2).slot()};
+    const Slot slots[] = {SlotOf(RefOf(key, 1)), SlotOf(RefOf(key, 2))};
     table_.BeginTakeover(slots);
     table_.EndTakeover(slots, 1);
     for (ScopeIndex scope : {1u, 2u}) {
@@ -184,7 +224,7 @@ TEST_F(RouteTableTest, RemoveScopeLeavesOtherScopesAndUnservedSlotsAlone) {
       ASSERT_EQ(table_.Publish(RefOf(key, scope), At({Remote(1)}), &version, &superseded), kItemOk);
     }
   }
-  const Slot fenced[] = {RefOf("c", 1).slot()};
+  const Slot fenced[] = {SlotOf(RefOf("c", 1))};
   table_.Fence(fenced);
   std::vector<std::string> removed;
   EXPECT_EQ(table_.RemoveScope(1,
@@ -203,7 +243,7 @@ TEST_F(RouteTableTest, AFormerSlotIsTheWholeTruthForAllWhoAskAndComesBackEmpty) 
   Serve("k");
   Version version = 0;
   ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   table_.Lose(slots);
   for (bool passed_on : {false, true}) {
     const Fenced fenced = table_.Fence(slots);
@@ -228,7 +268,7 @@ TEST_F(RouteTableTest, ATruthCoversEveryVersionThatItsServerHasGiven) {
   ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
   Superseded superseded;
   ASSERT_EQ(table_.Remove(RefOf("k"), &superseded), kItemOk);
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   EXPECT_GE(table_.Fence(slots).served.at(0).upto, version);
 }
 
@@ -237,7 +277,7 @@ TEST_F(RouteTableTest, ASlotThatIsNotServedAnyMoreNamesItsBytesButPinsNone) {
   ExtentPin mine = Live(extents_, "k", 100);
   const Place place = mine->place();
   ASSERT_EQ(Publish("k", {.size = 100, .local = mine}), kItemOk);
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   table_.Lose(slots);
   const auto routes = table_.Export(slots[0] % RouteTable::kShards, [](Slot) { return true; });
   ASSERT_EQ(routes.size(), 1u);
@@ -248,7 +288,7 @@ TEST_F(RouteTableTest, ASlotThatIsNotServedAnyMoreNamesItsBytesButPinsNone) {
 }
 
 TEST_F(RouteTableTest, APendingSlotIsNotCompleteForWhoeverPullsIt) {
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   table_.BeginTakeover(slots);
   EXPECT_TRUE(table_.Fence(slots).served.empty());
   table_.EndTakeover(slots, 5);  // Too late: it was fenced.
@@ -257,7 +297,7 @@ TEST_F(RouteTableTest, APendingSlotIsNotCompleteForWhoeverPullsIt) {
 
 TEST_F(RouteTableTest, AnAskerWithAnOlderViewThanOursTakesNoSlot) {
   Serve("k", 5);
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   EXPECT_EQ(table_.Fence(slots, 4).kept, (std::vector<Slot>{slots[0]}));
   EXPECT_TRUE(table_.Serves(slots[0]));
   EXPECT_EQ(table_.Fence(slots, 5).served.size(), 1u);
@@ -269,7 +309,7 @@ TEST_F(RouteTableTest, AnAskerWithAnOlderViewThanOursTakesNoSlot) {
 }
 
 TEST_F(RouteTableTest, AnAbandonedTakeoverServesNothing) {
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   table_.BeginTakeover(slots, 7);
   table_.AbandonTakeover(slots);
   table_.EndTakeover(slots, 7);
@@ -288,15 +328,15 @@ TEST_F(RouteTableTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {
 }
 
 TEST_F(RouteTableTest, DropsMirrorsOfSlotsThatItIsNoRankOfAnyMore) {
-  std::vector<bool> foreign(routing::kSlotCount, true);
-  foreign[RefOf("kept").slot()] = false;
+  std::vector<bool> foreign(routing::Slots().count(), true);
+  foreign[SlotOf(RefOf("kept"))] = false;
   table_.Import(RefOf("mirror"), RouteOf(5, {Remote(1)}), true);
   table_.Import(RefOf("kept"), RouteOf(5, {Remote(1)}), true);
   for (const char* key : {"served", "former"}) {
     Serve(key);
     ASSERT_EQ(Publish(key, At({Remote(1)})), kItemOk);
   }
-  const Slot slots[] = {RefOf("former").slot()};
+  const Slot slots[] = {SlotOf(RefOf("former"))};
   table_.Lose(slots);
   table_.DropMirrors(foreign, 1'000'000);
   EXPECT_EQ(table_.route_count(), 3u);  // Nobody has asked for the former one yet.
@@ -310,7 +350,7 @@ TEST_F(RouteTableTest, DropsMirrorsOfSlotsThatItIsNoRankOfAnyMore) {
 }
 
 TEST_F(RouteTableTest, ImportKeepsTheNewestAndMergesEqualVersions) {
-  const Slot slots[] = {RefOf("k").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k"))};
   table_.BeginTakeover(slots);
   table_.Import(RefOf("k"), RouteOf(5, {Remote(1)}), false);
   table_.Import(RefOf("k"), RouteOf(4, {Remote(2)}), false);
@@ -327,7 +367,7 @@ TEST_F(RouteTableTest, ImportKeepsTheNewestAndMergesEqualVersions) {
 
 TEST_F(RouteTableTest, ImportAdoptsOurOwnExtentOnlyWhileItExists) {
   ExtentPin mine = Live(extents_, "k", 10);
-  const Slot slots[] = {RefOf("k").slot(), RefOf("gone").slot()};
+  const Slot slots[] = {SlotOf(RefOf("k")), SlotOf(RefOf("gone"))};
   table_.BeginTakeover(slots);
   table_.Import(RefOf("k"), RouteOf(5, {mine->place()}), false);
   table_.Import(RefOf("gone"), RouteOf(5, {Place{kSelf, 0, 0, 999}}), false);
@@ -373,7 +413,7 @@ TEST_F(RouteTableTest, ExportNamesKeysOfTheWantedSlotsOnly) {
     Serve(key);
     ASSERT_EQ(Publish(key, At({Remote(1)})), kItemOk);
   }
-  const Slot wanted = RefOf("k7").slot();
+  const Slot wanted = SlotOf(RefOf("k7"));
   for (size_t shard = 0; shard < RouteTable::kShards; ++shard) {
     for (const KeyedRoute& keyed :
          table_.Export(shard, [&](Slot slot) { return slot == wanted; })) {

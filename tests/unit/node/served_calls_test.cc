@@ -208,7 +208,7 @@ TEST(PutCall, ASlotThatMovesAwayWhileTheBytesComePublishesNothing) {
     ASSERT_TRUE(put.Accept());
     ASSERT_TRUE(put.Prepare());
     put.FillPayload();
-    const routing::Slot slots[] = {node.Ref("x").slot()};
+    const routing::Slot slots[] = {node.core().routes.SlotOf(node.Ref("x"))};
     node.core().routes.Fence(slots);
     EXPECT_EQ(put.Run<v1::PutReply>().codes(0), kItemWrongAuthority);
     put.Drop();

@@ -121,7 +121,7 @@ TEST(Takeover, MirrorsFillInForAnOwnerThatDoesNotAnswer) {
     std::vector<std::string> keys;  // Of b, with a as the next rank.
     for (const std::string& key : TestCluster::KeysAt(a, "b:1", 60)) {
       const auto view = a.core().view();
-      const auto ranks = view->Ranks(a.Ref(key).slot());
+      const auto ranks = view->RanksOf(a.Ref(key).hash);
       if (view->node(ranks[1]).lease.id.stable_id == "a") keys.push_back(key);
     }
     ASSERT_FALSE(keys.empty());
@@ -229,7 +229,7 @@ TEST(Takeover, AnAuthorityOfAnOlderViewLeavesTheSlotsToTheNewerOne) {
     auto& b = cluster.Start("b");
     const std::string key = TestCluster::KeyAt(a, "a:1");
     ASSERT_TRUE(a.Put(key, "v").ok());
-    const routing::Slot slots[] = {a.Ref(key).slot()};
+    const routing::Slot slots[] = {a.core().routes.SlotOf(a.Ref(key))};
     v1::PullRequest late;  // As of before a came.
     late.mutable_origin()->set_node("old:1");
     late.mutable_origin()->set_revision(1);
@@ -252,7 +252,7 @@ TEST(RemoveScope, WaitsForSlotsThatNobodyServesAtTheMoment) {
     const auto keys = Keys(40);
     PutAll(a, keys);
     const std::string moving = TestCluster::KeyAt(a, "b:1", 3);
-    const routing::Slot slots[] = {a.Ref(moving).slot()};
+    const routing::Slot slots[] = {a.core().routes.SlotOf(a.Ref(moving))};
     b.core().routes.Lose(slots);
     uint64_t removed = 0;
     EXPECT_EQ(RemoveScopeHere(b.core(), b.Ref("k").scope, &removed), 0u);

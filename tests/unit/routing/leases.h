@@ -12,6 +12,8 @@
 
 namespace mooncake::routing {
 
+inline constexpr uint32_t kSlotCount = 65'536;  // Of a cluster that was asked for no other.
+
 inline LeaseRecord MakeLease(std::string stable_id, uint64_t epoch = 1) {
   LeaseRecord lease;
   lease.id = {std::move(stable_id), epoch};
@@ -45,15 +47,15 @@ inline std::vector<std::string> RankNames(const ClusterView& view, Slot slot) {
 }
 
 inline std::vector<std::vector<std::string>> AllRankNames(const ClusterView& view) {
-  std::vector<std::vector<std::string>> all(kSlotCount);
-  for (Slot slot = 0; slot < kSlotCount; ++slot) all[slot] = RankNames(view, slot);
+  std::vector<std::vector<std::string>> all(view.slots().count());
+  for (Slot slot = 0; slot < all.size(); ++slot) all[slot] = RankNames(view, slot);
   return all;
 }
 
 // The number of slots that each node leads.
 inline std::map<std::string, int> SlotShares(const ClusterView& view) {
   std::map<std::string, int> shares;
-  for (Slot slot = 0; slot < kSlotCount; ++slot) {
+  for (Slot slot = 0; slot < view.slots().count(); ++slot) {
     ++shares[view.node(view.Ranks(slot)[0]).lease.id.stable_id];
   }
   return shares;

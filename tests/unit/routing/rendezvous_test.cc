@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -49,6 +50,34 @@ TEST(MakeContender, BringsWeightsIntoRange) {
                         {3.0, 349'525},   {0.0, 1 << 30},      {-1.0, 1 << 30},
                         {1e300, 1 << 10}, {infinity, 1 << 10}, {std::nan(""), 1 << 20}};
   for (const Case& c : cases) EXPECT_EQ(MakeContender("a", c.weight).handicap, c.handicap);
+}
+
+// What does not reach it costs more, what reaches it does not: ties are on the right side.
+TEST(LeastHashWithin, IsTheExactLimit) {
+  constexpr uint64_t kTop = ~uint64_t{0};
+  for (double weight : {1.0 / 1024, 0.3, 1.0, 7.77, 1024.0}) {
+    const uint64_t handicap = MakeContender("x", weight).handicap;
+    for (uint64_t hash : {uint64_t{2}, kTop / 1'000, kTop / 2, kTop / 8 * 7, kTop - (1 << 20)}) {
+      for (int slack : {-1, 0, 1}) {
+        const uint64_t cost = std::max<uint64_t>(1, CostOfHash(handicap, hash));
+        const uint64_t cost_max = cost + static_cast<uint64_t>(slack);
+        const uint64_t least = LeastHashWithin(handicap, cost_max);
+        EXPECT_LE(CostOfHash(handicap, least), cost_max) << weight << " " << hash;
+        EXPECT_GT(CostOfHash(handicap, least - 1), cost_max) << weight << " " << hash;
+      }
+    }
+    EXPECT_EQ(LeastHashWithin(handicap, kTop), 0u);
+  }
+}
+
+TEST(ShareWithin, IsThePartOfTheHashesBeyondTheLimit) {
+  for (double weight : {0.1, 1.0, 30.0}) {
+    const Contender contender = MakeContender("x", weight);
+    for (uint64_t cost_max : {uint64_t{1} << 38, uint64_t{1} << 43, uint64_t{1} << 48}) {
+      const double least = static_cast<double>(LeastHashWithin(contender.handicap, cost_max));
+      EXPECT_NEAR(ShareWithin(contender, cost_max), 1 - std::ldexp(least, -64), 1e-6);
+    }
+  }
 }
 
 TEST(CostOf, TheHeaviestHandicapDoesNotOverflow) {

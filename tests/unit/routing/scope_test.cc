@@ -67,7 +67,7 @@ TEST(KeyHash, SpreadsSimilarKeysOverTheSlots) {
   std::vector<int> per_range(64);
   constexpr int kKeys = 64'000;
   for (int i = 0; i < kKeys; ++i) {
-    ++per_range[SlotOf(KeyHash(seed, "prompt/" + std::to_string(i))) / (kSlotCount / 64)];
+    ++per_range[Slots().Of(KeyHash(seed, "prompt/" + std::to_string(i))) / 1024];
   }
   // 1,000 expected, with a standard deviation of 31.4.
   for (int count : per_range) EXPECT_NEAR(count, 1000, 160);

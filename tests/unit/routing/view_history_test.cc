@@ -24,7 +24,7 @@ struct Spread {
 
 Spread SpreadOf(const ClusterView& view) {
   double nodes = static_cast<double>(view.nodes().size());
-  double fair = kSlotCount / nodes;
+  double fair = view.slots().count() / nodes;
   Spread spread{0, 0};
   for (const auto& [name, slots] : SlotShares(view)) {
     double deviation = slots / fair - 1;
@@ -84,6 +84,77 @@ TEST(ViewBuilder, AgreesWithSortingAllCosts) {
     for (size_t i = 0; i < kRanksMax; ++i) expected.push_back(all[i].second);
     ASSERT_EQ(RankNames(*view, slot), expected) << slot;
   }
+}
+
+// The ranks by definition: everybody's cost, sorted.
+void ExpectRanksByDefinition(const ClusterView& view, Slot step) {
+  std::vector<Contender> contenders;
+  for (const ViewNode& node : view.nodes()) {
+    contenders.push_back(MakeContender(node.lease.id.stable_id, node.weight));
+  }
+  for (Slot slot = 0; slot < view.slots().count(); slot += step) {
+    std::vector<std::pair<uint64_t, NodeIndex>> all;  // The nodes are in the order of names.
+    for (NodeIndex i = 0; i < contenders.size(); ++i) {
+      all.emplace_back(CostOf(contenders[i], slot), i);
+    }
+    std::partial_sort(all.begin(), all.begin() + kRanksMax, all.end());
+    std::vector<NodeIndex> expected;
+    for (size_t i = 0; i < kRanksMax; ++i) expected.push_back(all[i].second);
+    const auto ranks = view.Ranks(slot);
+    ASSERT_EQ(std::vector<NodeIndex>(ranks.begin(), ranks.end()), expected) << slot;
+  }
+}
+
+// Where there are many nodes, the hash alone leaves out those that cannot be at the front.
+TEST(ViewBuilder, LeavingOutWhoIsFarBehindChangesNoRank) {
+  const std::vector<std::vector<std::string>> mixes = {
+      {"1"},
+      {"0.25", "1", "3", "0", "-1", "x", ""},                    // The last four count as 1.
+      {"0.001", "0.0009765625", "1023.9", "1024", "4096", "1"},  // To the ends of the range.
+  };
+  for (int count : {31, 32, 33, 64, 300}) {
+    for (const auto& mix : mixes) {
+      auto leases = MakeLeases(count);
+      for (size_t i = 0; i < leases.size(); ++i) {
+        leases[i].labels["route_weight"] = mix[i % mix.size()];
+      }
+      ExpectRanksByDefinition(*BuildView(leases), 61);
+    }
+    // One so heavy that those who pass are mostly it alone.
+    auto leases = MakeLeases(count);
+    for (LeaseRecord& lease : leases) lease.labels["route_weight"] = "0.0009765625";
+    leases[7].labels["route_weight"] = "1024";
+    ExpectRanksByDefinition(*BuildView(leases), 61);
+  }
+}
+
+TEST(ViewBuilder, ManyDeparturesAndArrivalsAtOnceLeaveTheRanksByDefinition) {
+  const auto all = MakeLeases(200);
+  ViewBuilder builder("");
+  ExpectRanksByDefinition(*builder.Build(1, {all.begin(), all.begin() + 180}), 97);
+  ExpectRanksByDefinition(*builder.Build(2, {all.begin() + 60, all.begin() + 180}), 97);
+  ExpectRanksByDefinition(*builder.Build(3, {all.begin() + 50, all.begin() + 190}), 97);
+  ExpectRanksByDefinition(*builder.Build(4, all), 97);
+}
+
+TEST(ViewBuilder, MoreSlotsAreThoseOfTheDefaultAndOthers) {
+  auto leases = MakeLeases(40);
+  const auto few = AllRankNames(*BuildView(leases));
+  for (LeaseRecord& lease : leases) lease.slot_bits = 18;
+  ViewBuilder builder("", Slots(18));
+  const auto view = builder.Build(1, leases);
+  ASSERT_EQ(view->slots().count(), 4 * kSlotCount);
+  ExpectRanksByDefinition(*view, 127);
+  EXPECT_TRUE(view->Ranks(4 * kSlotCount).empty());
+  const auto many = AllRankNames(*view);
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));  // Slots are hashed by number.
+  const uint64_t hash = uint64_t{0b1011'0000'1111'0101'01} << 46 | 12'345;
+  EXPECT_EQ(view->slots().Of(hash), 0b1011'0000'1111'0101'01u);
+  EXPECT_EQ(RankNames(*view, view->slots().Of(hash))[0],
+            view->node(view->RanksOf(hash)[0]).lease.id.ToString());
+  EXPECT_LT(SpreadOf(*view).worst, 4.5 * std::sqrt(40 / double{4 * kSlotCount}));
+  leases.erase(leases.begin() + 3);  // Step by step, too.
+  ExpectRanksByDefinition(*builder.Build(2, leases), 127);
 }
 
 TEST(ViewBuilder, RemovingANodeMovesOnlyItsSlots) {

@@ -72,6 +72,7 @@ TEST(ClusterView, DerivesWhatANodeMayDo) {
       {"unreachable", [](LeaseRecord& l) { l.endpoint.clear(); }, true, true, false},
       {"newer minor", [](LeaseRecord& l) { l.protocol_minor = 9; }, true, true, true},
       {"newer major", [](LeaseRecord& l) { l.protocol_major = 2; }, false, false, false},
+      {"more slots", [](LeaseRecord& l) { l.slot_bits = 17; }, false, false, false},
       {"major 0", [](LeaseRecord& l) { l.protocol_major = 0; }, false, false, false},
   };
   for (const RoleCase& c : cases) {
