@@ -173,13 +173,15 @@ std::vector<NodeIndex> ClusterView::PlacementOrder(uint64_t key_hash, std::strin
 }
 
 struct ViewBuilder::State {
-  std::string route_scope;
-  Slots slots;
-  SlotRanks ranks;
+  State(std::string scope, Slots of) : route_scope(std::move(scope)), slots(of) {}
+
+  const std::string route_scope;
+  const Slots slots;
+  SlotRanks ranks{slots.count()};
 };
 
 ViewBuilder::ViewBuilder(std::string route_scope, Slots slots)
-    : state_(new State{std::move(route_scope), slots, SlotRanks(slots.count())}) {}
+    : state_(std::make_unique<State>(std::move(route_scope), slots)) {}
 
 ViewBuilder::~ViewBuilder() = default;
 

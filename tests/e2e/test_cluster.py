@@ -50,6 +50,37 @@ def pair(
     return open_store(redis.url, stable_id="here"), node(redis.url, stable_id="there")
 
 
+def test_the_founder_decides_how_many_slots_there_are(
+    redis: Any,
+    open_store: Callable[..., MooncakeDistributedStore],
+    spawn: Callable[[], Any],
+    settings: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    founder = open_store(redis.url, stable_id="founder", slot_bits=18)
+    assert founder.put("key", b"value") == 0
+    refusal = r"asks for .*slot_bits=%d.* runs with .*slot_bits=18.*founder:1"
+    for asked in (16, 21):
+        with pytest.raises(ValueError, match=refusal % asked):
+            spawn().setup(settings(redis.url, slot_bits=asked))
+    joined = spawn()
+    monkeypatch.setenv("MC_STORE_RS_SLOT_BITS", "18")
+    same = spawn()
+    assert joined.setup(settings(redis.url)) == 0  # Adopts what there is.
+    assert same.setup(settings(redis.url)) == 0
+    for number, node in enumerate((joined, same)):
+        assert node.get("key") == b"value"
+        keys = [f"{number}:{i}" for i in range(50)]
+        assert node.put_all(keys) == [0] * 50
+        found = joined.read_all(keys)
+        assert (found["missing"], found["wrong"]) == ([], [])
+        assert founder.batch_is_exist(keys) == [1] * 50
+    founder.close()  # Its slots are the others' now.
+    assert joined.read_all(["0:1", "1:1"])["wrong"] == []
+    assert joined.put("later", b"x") == 0
+    assert same.get("later") == b"x"
+
+
 @contextlib.contextmanager
 def members_coming_and_going(spawn: Callable[[], Any], settings: dict[str, Any]) -> Iterator[None]:
     """Meanwhile a member joins, writes a little and leaves, by turns politely and killed."""

@@ -119,6 +119,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"route_control": "x"}, "route_control.*embedded_wrh"),
     ({"transport_backend": "x"}, "transport_backend.*classic_te"),
     ({"route_topk": 1}, "route_topk.*1.*2 to 64"),
+    ({"slot_bits": 15}, "slot_bits.*15.*0, or 16 to 21"),
+    ({"slot_bits": 22}, "slot_bits.*22.*0, or 16 to 21"),
     ({"replica_count": -1}, "replica_count.*-1"),
     ({"local_hostname": "h:99999"}, "local_hostname.*h:99999"),
     ({"local_hostname": "h:5", "transport_rpc_port": 6}, "transport_rpc_port.*6.*h:5"),
