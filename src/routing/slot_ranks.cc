@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
+
 namespace mooncake::routing {
 
 namespace {
@@ -199,6 +201,7 @@ void SlotRanks::RefillAll() {
 }
 
 void SlotRanks::Assign(const std::map<std::string, double>& weights) {
+  MC_CHECK(weights.size() <= kNodesMax);
   std::vector<Id> gone;
   for (auto member = members_.begin(); member != members_.end();) {
     auto wanted = weights.find(member->first);
@@ -209,26 +212,25 @@ void SlotRanks::Assign(const std::map<std::string, double>& weights) {
     gone.push_back(member->second.id);
     member = members_.erase(member);
   }
-  std::vector<Id> added;
+  const size_t added = weights.size() - members_.size();
+  const bool afresh = IsCheaperAfresh(weights.size(), added, gone.size());
+  if (!afresh) RemoveEverywhere(gone);
+  unused_.insert(unused_.end(), gone.begin(), gone.end());  // Nothing names them any more.
+  if (afresh) live_.clear();
   for (const auto& [name, weight] : weights) {
     auto [member, is_new] = members_.try_emplace(name, Member{0, weight});
-    if (!is_new) continue;
-    member->second.id = NewId(name, weight);
-    added.push_back(member->second.id);
-  }
-  if (IsCheaperAfresh(weights.size(), added.size(), gone.size())) {
-    live_.clear();
-    for (const auto& [name, member] : members_) live_.push_back(member.id);
-    RefillAll();
-  } else {
-    RemoveEverywhere(gone);
-    for (Id id : added) AddEverywhere(id);
-    size_t least = std::min(kRanksMax, live_.size());
-    for (Slot slot = 0; slot < counts_.size(); ++slot) {
-      if (counts_[slot] < least) Refill(slot);
+    if (is_new) member->second.id = NewId(name, weight);
+    if (afresh) {
+      live_.push_back(member->second.id);
+    } else if (is_new) {
+      AddEverywhere(member->second.id);
     }
   }
-  unused_.insert(unused_.end(), gone.begin(), gone.end());
+  if (afresh) return RefillAll();
+  const size_t least = std::min(kRanksMax, live_.size());
+  for (Slot slot = 0; slot < counts_.size(); ++slot) {
+    if (counts_[slot] < least) Refill(slot);
+  }
 }
 
 }  // namespace mooncake::routing

@@ -1,6 +1,6 @@
 // SlotRanks: the best contenders of every slot, kept up to date while contenders come and go.
 // A few more than the ranks that a view shows are kept, so that a departure seldom makes a slot
-// ask everybody again. Ids only: with their costs it would be three times the memory, and a
+// ask everybody again. Ids only: with their costs it would be five times the memory, and a
 // cost is quickly computed again.
 // Not thread-safe.
 #pragma once
@@ -19,11 +19,12 @@ namespace mooncake::routing {
 class SlotRanks {
  public:
   // Index into names(); given to another contender only after its holder has left.
-  using Id = uint32_t;
+  using Id = uint16_t;
 
   explicit SlotRanks(uint32_t slot_count);
 
-  // Makes `weights`, by name, the contenders. Costs the share of those that differ from before.
+  // Makes `weights`, by name, the contenders, kNodesMax at most. Costs the share of those that
+  // differ from before.
   void Assign(const std::map<std::string, double>& weights);
 
   size_t size() const { return live_.size(); }

@@ -48,7 +48,7 @@ ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope, const Slots
   return node;
 }
 
-// Ordered by id; of several leases of an id the one that came last.
+// Ordered by id, kNodesMax at most; of several leases of an id the one that came last.
 std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::string& route_scope,
                                 const Slots& slots) {
   std::map<NodeId, LeaseRecord*> by_id;
@@ -56,6 +56,7 @@ std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::stri
   std::vector<ViewNode> nodes;
   nodes.reserve(by_id.size());
   for (const auto& [id, lease] : by_id) {
+    if (nodes.size() == kNodesMax) break;
     nodes.push_back(MakeNode(std::move(*lease), route_scope, slots));
   }
   return nodes;
@@ -83,7 +84,7 @@ void ClusterView::IndexNodes() {
   for (NodeIndex i = 0; i < nodes_.size(); ++i) {
     const std::string& stable_id = nodes_[i].lease.id.stable_id;
     // Ordered by id: the highest epoch is the last of its stable_id.
-    if (i + 1 < nodes_.size() && nodes_[i + 1].lease.id.stable_id == stable_id) continue;
+    if (size_t{i} + 1 < nodes_.size() && nodes_[i + 1].lease.id.stable_id == stable_id) continue;
     size_t place = base::Hash64(stable_id) & mask;
     while (by_stable_id_[place] != kNoNode) place = (place + 1) & mask;
     by_stable_id_[place] = i;

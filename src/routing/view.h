@@ -28,8 +28,10 @@ namespace mooncake::routing {
 
 inline constexpr size_t kRanksMax = 4;  // Ranks kept per slot.
 using Slot = uint32_t;
-using NodeIndex = uint32_t;
-inline constexpr NodeIndex kNoNode = ~NodeIndex{0};
+using NodeIndex = uint16_t;  // There is one for each rank of each slot, so small is quick.
+inline constexpr NodeIndex kNoNode = 0xffff;
+// A view has no more; of a larger membership the first in the order of ids.
+inline constexpr size_t kNodesMax = kNoNode - 1;
 
 // The slots of a cluster: 2^bits of them, each with the keys whose hashes begin with its number.
 class Slots {

@@ -169,6 +169,14 @@ TEST(SlotBits, ANewcomerThatFindsAnEmptyServiceStaysApart) {
     EXPECT_TRUE(c.Put("own", "x").ok());
     EXPECT_EQ(a.Get("own").code(), ErrorCode::kNotFound);
     ExpectServedOnce({&a, &b});
+    // As docs/operations.md has it repaired.
+    c.Close();
+    cluster.state().Forget();
+    cluster.runtime().SleepMs(3'000);
+    auto& d = cluster.Start("d");
+    cluster.Settle();
+    ExpectServedOnce({&a, &b, &d});
+    ExpectAll(d, keys, 0);
   });
 }
 

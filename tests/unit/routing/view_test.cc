@@ -88,6 +88,16 @@ TEST(ClusterView, DerivesWhatANodeMayDo) {
   }
 }
 
+TEST(ClusterView, HasAtMostSoManyNodes) {
+  auto leases = MakeLeases(static_cast<int>(kNodesMax) + 5);
+  for (LeaseRecord& lease : leases) lease.labels["route"] = "false";
+  leases.front().labels["route"] = "true";
+  leases.back() = MakeLease("z");  // The last by name: left out.
+  const auto view = BuildView(leases);
+  EXPECT_EQ(view->nodes().size(), kNodesMax);
+  EXPECT_EQ(RankNames(*view, 3).size(), 1u);
+}
+
 TEST(ClusterView, RouteScopeFiltersOnlyForObserversThatHaveOne) {
   auto leases = MakeLeases(3);
   leases[0].labels["route_scope"] = "east";
