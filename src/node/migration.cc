@@ -73,7 +73,7 @@ class Planner {
 
   Status AddTarget(const std::string& segment, Relocation* relocation) const {
     const auto nodes = view_->nodes();
-    for (routing::NodeIndex i = 0; i < nodes.size(); ++i) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
       if (!nodes[i].storage || !Offers(nodes[i].lease, segment)) continue;
       const std::string name = nodes[i].lease.id.ToString();
       for (const Place& kept : relocation->keep) {
@@ -83,7 +83,7 @@ class Planner {
         }
       }
       const bool self = name == core_.membership.self_name();
-      const routing::NodeIndex node = self ? routing::kNoNode : i;
+      const auto node = self ? routing::kNoNode : static_cast<routing::NodeIndex>(i);
       for (const Candidate& other : relocation->targets) {
         if (other.node == node) {
           return InvalidState(fmt::format("target segments '{}' and '{}' are both of node {}",

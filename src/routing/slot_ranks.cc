@@ -110,10 +110,6 @@ class SlotRanks::Podium {
   }
 
   std::span<const Id> ids() const { return {ids_.data(), count_}; }
-  // Full, and the last one no dearer than that.
-  bool IsWithin(uint64_t cost_max) const {
-    return count_ == kKept && costs_[kKept - 1] <= cost_max;
-  }
 
  private:
   bool Before(Id id, uint64_t cost, size_t place) const {
@@ -141,10 +137,9 @@ void SlotRanks::Refill(Slot slot) {
 
 // Most contenders are nowhere near the front of a slot, and their hash alone tells: the cost
 // falls with it. So each gets the least hash that makes it cost no more than `cost_max`, which
-// is set so that a few more than are kept pass. Whoever does not pass costs more: if those that
-// do fill the podium within `cost_max`, it is right, and else the slot asks everybody.
+// is set so that a few more than are kept pass. Whoever does not pass costs more than all who do:
+// if these fill the podium, it is right, and else the slot asks everybody.
 struct SlotRanks::Sieve {
-  uint64_t cost_max = 0;
   std::vector<uint64_t> seeds;     // In the order of live_, as the next.
   std::vector<uint64_t> hash_min;  // Passes from here.
   std::vector<uint32_t> passed;    // Scratch: indices into live_.
@@ -152,19 +147,18 @@ struct SlotRanks::Sieve {
 
 SlotRanks::Sieve SlotRanks::MakeSieve() const {
   Sieve sieve;
-  uint64_t dearest = CostOfHash(kHandicapMax, 0);
+  uint64_t cost_max = CostOfHash(kHandicapMax, 0);
   // The lowest limit that lets kPassing through on the average. Only how long it takes depends
   // on this, so that floating point will do.
-  for (uint64_t low = 0; low + 1 < dearest;) {
-    const uint64_t middle = low + (dearest - low) / 2;
+  for (uint64_t low = 0; low + 1 < cost_max;) {
+    const uint64_t middle = low + (cost_max - low) / 2;
     double passing = 0;
     for (Id id : live_) passing += ShareWithin(contenders_[id], middle);
-    (passing < kPassing ? low : dearest) = middle;
+    (passing < kPassing ? low : cost_max) = middle;
   }
-  sieve.cost_max = dearest;
   for (Id id : live_) {
     sieve.seeds.push_back(contenders_[id].seed);
-    sieve.hash_min.push_back(LeastHashWithin(contenders_[id].handicap, sieve.cost_max));
+    sieve.hash_min.push_back(LeastHashWithin(contenders_[id].handicap, cost_max));
   }
   sieve.passed.resize(live_.size());
   return sieve;
@@ -187,7 +181,7 @@ bool SlotRanks::RefillSifted(Slot slot, Sieve& sieve) {
     const Id id = live_[passed[i]];
     podium.Offer(id, CostOf(contenders_[id], slot));
   }
-  if (!podium.IsWithin(sieve.cost_max)) return false;
+  if (podium.ids().size() < kKept) return false;
   Store(slot, podium);
   return true;
 }

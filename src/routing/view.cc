@@ -81,28 +81,28 @@ void ClusterView::IndexNodes() {
   if (nodes_.empty()) return;
   by_stable_id_.assign(std::bit_ceil(nodes_.size() * 2), kNoNode);
   size_t mask = by_stable_id_.size() - 1;
-  for (NodeIndex i = 0; i < nodes_.size(); ++i) {
+  for (size_t i = 0; i < nodes_.size(); ++i) {
     const std::string& stable_id = nodes_[i].lease.id.stable_id;
     // Ordered by id: the highest epoch is the last of its stable_id.
-    if (size_t{i} + 1 < nodes_.size() && nodes_[i + 1].lease.id.stable_id == stable_id) continue;
+    if (i + 1 < nodes_.size() && nodes_[i + 1].lease.id.stable_id == stable_id) continue;
     size_t place = base::Hash64(stable_id) & mask;
     while (by_stable_id_[place] != kNoNode) place = (place + 1) & mask;
-    by_stable_id_[place] = i;
+    by_stable_id_[place] = static_cast<NodeIndex>(i);
   }
 }
 
 void ClusterView::IndexPools() {
   auto& all = pools_[""];
-  for (NodeIndex i = 0; i < nodes_.size(); ++i) {
+  for (size_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i].storage) continue;
     const std::string& stable_id = nodes_[i].lease.id.stable_id;
     bool replaced = false;  // By a higher epoch that can take copies too.
-    for (NodeIndex j = i + 1; j < nodes_.size() && !replaced; ++j) {
+    for (size_t j = i + 1; j < nodes_.size() && !replaced; ++j) {
       if (nodes_[j].lease.id.stable_id != stable_id) break;
       replaced = nodes_[j].storage;
     }
     if (replaced) continue;
-    PoolMember member{base::Hash64(stable_id, kPlacementSeed), i};
+    PoolMember member{base::Hash64(stable_id, kPlacementSeed), static_cast<NodeIndex>(i)};
     all.push_back(member);
     const std::string& pool = nodes_[i].Label("pool");
     if (!pool.empty()) pools_[pool].push_back(member);
@@ -194,14 +194,14 @@ std::shared_ptr<const ClusterView> ViewBuilder::Build(uint64_t revision,
   view->nodes_ = MakeNodes(std::move(leases), state_->route_scope, state_->slots);
   std::map<std::string, double> weights;
   std::map<std::string, NodeIndex> authorities;
-  for (NodeIndex i = 0; i < view->nodes_.size(); ++i) {
+  for (size_t i = 0; i < view->nodes_.size(); ++i) {
     ViewNode& node = view->nodes_[i];
     if (!node.authority) continue;
     const std::string& stable_id = node.lease.id.stable_id;
-    auto [authority, is_first] = authorities.try_emplace(stable_id, i);
+    auto [authority, is_first] = authorities.try_emplace(stable_id, static_cast<NodeIndex>(i));
     if (!is_first) {
       view->nodes_[authority->second].authority = false;  // A higher epoch has taken over.
-      authority->second = i;
+      authority->second = static_cast<NodeIndex>(i);
     }
     weights[stable_id] = node.weight;
   }

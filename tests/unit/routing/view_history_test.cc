@@ -94,8 +94,8 @@ void ExpectRanksByDefinition(const ClusterView& view, Slot step) {
   }
   for (Slot slot = 0; slot < view.slots().count(); slot += step) {
     std::vector<std::pair<uint64_t, NodeIndex>> all;  // The nodes are in the order of names.
-    for (NodeIndex i = 0; i < contenders.size(); ++i) {
-      all.emplace_back(CostOf(contenders[i], slot), i);
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      all.emplace_back(CostOf(contenders[i], slot), static_cast<NodeIndex>(i));
     }
     std::partial_sort(all.begin(), all.begin() + kRanksMax, all.end());
     std::vector<NodeIndex> expected;
