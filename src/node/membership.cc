@@ -281,6 +281,7 @@ void Membership::NotePoll(uint64_t asked_ms, bool ok) {
     if (outage_since_ms_ == 0) outage_since_ms_ = asked_ms;
     return;
   }
+  polled_ms_.store(asked_ms);
   const uint64_t since_ms = std::exchange(outage_since_ms_, 0);
   if (since_ms != 0 && asked_ms > since_ms + lease_ttl_ms() / 3) {
     outage_ended_ms_ = runtime_.NowMs();
@@ -416,7 +417,7 @@ void Membership::NoteRoutes(const routing::ClusterView& view) {
                                     lease.id.ToString(), lease.slot_bits, slots_.bits()));
   }
   const bool anybody = std::any_of(view.nodes().begin(), view.nodes().end(),
-                                   [](const routing::ViewNode& node) { return node.routes; });
+                                   [](const routing::ViewNode& node) { return node.authority; });
   if (anybody) {
     nobody_since_ms_.store(0);
   } else if (nobody_since_ms_.load() == 0) {

@@ -93,7 +93,9 @@ class Membership {
   bool Suspected(const NodeId& id) const;
   // Whether the last evidence was that nobody listens there, rather than silence.
   bool KnownGone(const NodeId& id) const;
-  // How long the peer has been suspected; 0: it is not.
+  // How long the peer has been suspected; 0: it is not. That ends with the quarantine, or, while
+  // the metadata service says that the peer has not cleared the mark that came of it, with the
+  // mark: who sends no heartbeats is not worth another wait.
   uint64_t SuspectedForMs(const NodeId& id) const;
   // Whether this process stood still for so long (stopped, swapped, a suspended machine) that its
   // lease may have lapsed and its slots moved; until a fresh look at the membership it must not
@@ -104,7 +106,8 @@ class Membership {
   bool StoodStillSince(uint64_t since_ms) const;
   // Waits for that look if needed, at most until `deadline_ms`. Cheap when not frozen.
   void AwaitThaw(uint64_t deadline_ms);
-  // How long the view has had no node that keeps routes, not even a suspect one; 0: it has.
+  // How long the view has had nobody to ask for routes: no node, or suspect ones only; 0: it has
+  // somebody.
   uint64_t NobodyForMs() const;
   NodeState state() const { return state_.load(std::memory_order_relaxed); }
   // Since the service last confirmed the own lease.
@@ -133,6 +136,7 @@ class Membership {
   void Install(uint64_t revision);
   void NoteRoutes(const routing::ClusterView& view);
   void ReportSuspicions();
+  bool IsMarked(const NodeId& id, uint64_t now_ms) const;
   void TickLoop();
   bool TickIsLate() const;
   void KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous);
@@ -160,6 +164,7 @@ class Membership {
   std::atomic<bool> frozen_{false};          // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<uint64_t> lease_confirmed_ms_{0};  // When the last renewal that succeeded began.
+  std::atomic<uint64_t> polled_ms_{0};           // When the last poll that succeeded began.
   std::atomic<uint64_t> nobody_since_ms_{0};     // 0: somebody keeps routes.
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> lease_was_lost_{false};

@@ -11,6 +11,7 @@ namespace mooncake::node {
 
 namespace {
 constexpr size_t kSuspicionsMax = 4096;
+constexpr uint64_t kPollsMissedMax = 3;  // Until what the service said is no longer news.
 constexpr uint64_t kTickMs = 250;
 // How long this process may stand still before its slots may have moved: half of the lease, as a
 // third of it may have passed since the last heartbeat, and half of the stall limit after which
@@ -53,8 +54,20 @@ uint64_t Membership::SuspectedForMs(const NodeId& id) const {
   const uint64_t now_ms = runtime_.NowMs();
   base::MutexLock lock(mu_);
   auto found = suspicions_.find(id);
-  if (found == suspicions_.end() || now_ms >= found->second.until_ms) return 0;
+  if (found == suspicions_.end()) return 0;
+  if (now_ms >= found->second.until_ms && !IsMarked(id, now_ms)) return 0;
   return now_ms - found->second.since_ms + 1;
+}
+
+// Whether the service says so, as of now: during an outage nobody can clear a mark.
+bool Membership::IsMarked(const NodeId& id, uint64_t now_ms) const {
+  if (now_ms >
+      polled_ms_.load(std::memory_order_relaxed) + kPollsMissedMax * options_.poll_interval_ms) {
+    return false;
+  }
+  const ViewPtr view = this->view();
+  const routing::NodeIndex index = view->Find(id);
+  return index != routing::kNoNode && view->node(index).lease.suspect;
 }
 
 void Membership::ReportSuspicions() {

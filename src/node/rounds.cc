@@ -44,7 +44,7 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
     if (ranks.empty() || ranks[0] == self) {
       // Nobody, or us: then our table said moments ago that it is not ready.
       stale_ = true;
-      if (ranks.empty()) NoteNobody();
+      ranks.empty() ? NoteNobody() : NoteOthers();
       continue;
     }
     const uint64_t size = sizes.empty() ? 0 : sizes[item];
@@ -66,6 +66,7 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
 }
 
 void Rounds::NoteCode(ItemCode code, uint64_t revision) {
+  others_ = true;
   if (code == kItemWrongAuthority) {
     stale_ = true;
     wanted_revision_ = std::max(wanted_revision_, revision);
@@ -110,17 +111,21 @@ void Rounds::NoteMalformed(const NodeId& peer) {
   last_error_ = TransportError("node " + peer.ToString() + " sent a malformed reply");
 }
 
+// The slots of a peer that failed move once the metadata service has heard of it.
+bool Rounds::TakeoverIsLate(uint64_t now_ms) const {
+  const uint64_t limit = core_.options.takeover_wait_ms;
+  if (suspected_for_ms_ > limit || now_ms - first_failure_ms_ > limit) return true;
+  // Nobody is left to take anything over, and that has been waited for already.
+  return nobody_ && core_.membership.NobodyForMs() > limit;
+}
+
 bool Rounds::Again() {
   const uint64_t now_ms = core_.runtime.NowMs();
   if (++round_ > kRoundsMax || now_ms >= deadline_ms_ || core_.runtime.Interrupted()) return false;
-  if (peer_failed_) {
-    // Its slots move once the metadata service has heard of it. No longer than that.
-    const uint64_t limit = core_.options.takeover_wait_ms;
-    if (suspected_for_ms_ > limit || now_ms - first_failure_ms_ > limit) return false;
-    // Nobody is left to take anything over, and that has been waited for already.
-    if (nobody_ && core_.membership.NobodyForMs() > limit) return false;
-  } else {
+  if (!peer_failed_) {
     first_failure_ms_ = 0;  // All have answered since: the next failure is another one.
+  } else if (!others_ && TakeoverIsLate(now_ms)) {
+    return false;
   }
   const uint64_t wait_ms =
       std::min({kWaitMinMs << std::min(round_, 5), kWaitMaxMs, deadline_ms_ - now_ms});
@@ -135,6 +140,7 @@ bool Rounds::Again() {
   }
   view_ = core_.view();
   stale_ = false;
+  others_ = false;
   peer_failed_ = false;
   nobody_ = false;
   suspected_for_ms_ = 0;

@@ -43,6 +43,9 @@ class Rounds {
   void FillChange(AuthorityGroup& group, v1::Origin* origin);
   void NoteUnanswered(const AuthorityGroup& group);
   void NoteMalformed(const NodeId& peer);
+  // An item whose peers have answered is to be tried again: it does not give up because of others
+  // whose peers have not.
+  void NoteOthers() { others_ = true; }
   // A route names an owner that the view does not have: perhaps it has just joined.
   void NoteUnknownOwner() { unknown_owner_ = true; }
 
@@ -53,6 +56,7 @@ class Rounds {
 
  private:
   void NoteNobody();
+  bool TakeoverIsLate(uint64_t now_ms) const;
 
   static constexpr int kRoundsMax = 10'000;  // Far above what the deadline allows.
   Core& core_;
@@ -62,6 +66,7 @@ class Rounds {
   uint64_t wanted_revision_ = 0;
   bool stale_ = false;
   bool unknown_owner_ = false;
+  bool others_ = false;       // Something waits for else than a peer that failed.
   bool peer_failed_ = false;  // Or there is no peer to ask.
   bool nobody_ = false;       // There is none.
   uint64_t first_failure_ms_ = 0;

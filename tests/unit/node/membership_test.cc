@@ -267,6 +267,7 @@ TEST(Membership, ASuspectIsLeftAloneForTheQuarantineOrUntilItAnswers) {
     EXPECT_FALSE(b->Suspected(a->self()));
     a->Trust(b->self());
     EXPECT_FALSE(a->Suspected(b->self()));
+    world.metadata.SetFault(MetadataFault::kDown);  // Else the mark that it sets counts.
     a->Suspect(b->self());
     world.runtime.SleepMs(World::Options().quarantine_ms - 100);
     EXPECT_TRUE(a->Suspected(b->self()));
@@ -274,6 +275,23 @@ TEST(Membership, ASuspectIsLeftAloneForTheQuarantineOrUntilItAnswers) {
     EXPECT_FALSE(a->Suspected(b->self()));
     a->Suspect(a->self());
     EXPECT_FALSE(a->Suspected(a->self()));
+  });
+}
+
+TEST(Membership, ASuspectThatSendsNoHeartbeatIsLeftAloneAfterTheQuarantine) {
+  InWorld(45, [](World& world) {
+    auto a = world.Started("a");
+    auto b = world.Started("b");
+    ASSERT_TRUE(a->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    b->Stop();
+    a->Suspect(b->self());
+    world.runtime.SleepMs(World::Options().quarantine_ms + 100);
+    EXPECT_TRUE(a->Suspected(b->self()));
+    // What the service last said is old news by now: b may be well.
+    world.metadata.SetFault(MetadataFault::kDown);
+    world.runtime.SleepMs(4 * World::Options().poll_interval_ms);
+    EXPECT_FALSE(a->Suspected(b->self()));
+    world.metadata.SetFault(MetadataFault::kNone);
   });
 }
 

@@ -159,6 +159,48 @@ TEST(Rounds, ThatNobodyIsLeftIsWaitedForOnce) {
   });
 }
 
+TEST(Rounds, ThatOnlySuspectsAreLeftIsWaitedForOnce) {
+  Simulated(10, [](TestCluster& cluster) {
+    node::NodeConfig config = TestCluster::Config("a");
+    config.membership.lease_ttl_ms = 30'000;
+    auto& only = cluster.Start(config);
+    auto& client = cluster.Start("client", 0);
+    ASSERT_TRUE(client.Put("k", "v").ok());
+    cluster.Kill(only);
+    Runtime& runtime = cluster.runtime();
+    const uint64_t limit_ms = client.core().options.takeover_wait_ms;
+    const auto wait = [&] {
+      const uint64_t start_ms = runtime.NowMs();
+      EXPECT_EQ(client.Get("k").code(), ErrorCode::kTransport);
+      EXPECT_FALSE(client.Put("k", "v").ok());
+      EXPECT_FALSE(client.Remove("k").ok());
+      EXPECT_FALSE(client.ExistAll(std::vector<std::string>{"k"})[0].ok());
+      return runtime.NowMs() - start_ms;
+    };
+    EXPECT_LE(wait(), limit_ms + 200);
+    while (client.core().view()->Find({"a", 1}) != routing::kNoNode) {
+      EXPECT_EQ(wait(), 0u);
+      runtime.SleepMs(700);
+    }
+  });
+}
+
+TEST(Rounds, WhatWaitsForOthersDoesNotGiveUpBecauseOfADeadPeer) {
+  Simulated(11, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    const uint64_t limit_ms = world.client.core().options.takeover_wait_ms;
+    Rounds rounds(world.client.core(), world.client.Deadline(60'000));
+    const uint64_t until_ms = world.runtime.NowMs() + 2 * limit_ms;
+    while (world.runtime.NowMs() < until_ms) {
+      rounds.NotePeerFailed({"a", 1}, TransportError("gone"));
+      rounds.NoteOthers();
+      ASSERT_TRUE(rounds.Again());
+    }
+    rounds.NotePeerFailed({"a", 1}, TransportError("gone"));
+    EXPECT_FALSE(rounds.Again());
+  });
+}
+
 TEST(Rounds, AFailureLongAfterAnEarlierOneIsWaitedForAgain) {
   Simulated(6, [](TestCluster& cluster) {
     TwoAndAClient world(cluster);
