@@ -299,7 +299,7 @@ void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* 
     if (keyed.route.replicas.empty()) {
       core.routes.ForgetMirror(keyed.ref, keyed.route.version);
     } else {
-      core.routes.Import(keyed.ref, keyed.route, true);
+      core.routes.Import(keyed.ref, keyed.route, true, request.origin().revision());
     }
   }
 }

@@ -327,7 +327,7 @@ void RouteTable::Unpin(std::span<const Slot> slots) {
   }
 }
 
-void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms) {
+void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms, uint64_t revision) {
   for (size_t i = 0; i < kShards; ++i) {
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
@@ -340,7 +340,9 @@ void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms) 
                 (info.state == SlotState::kFormer && foreign[slot] && info.passed_on_s != 0 &&
                  info.passed_on_s * uint64_t{1'000} + kPassedOnMs < now_ms);
       if (drop[k]) info = {};
+      info.unmirrored = foreign[slot];
     }
+    shard.mirrors_by = revision;
     const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
       const Slot slot = slots_.Of(entry.first);
       const SlotInfo& info = infos[PlaceOf(slot)];
@@ -357,10 +359,12 @@ void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {
   entry.local = extents_.Find(place.segment, place.offset, place.generation);
 }
 
-void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror) {
+void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror, uint64_t revision) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  const SlotState state = InfoOf(shard, SlotOf(ref)).state;
+  const SlotInfo& info = InfoOf(shard, SlotOf(ref));
+  const SlotState state = info.state;
+  if (mirror && info.unmirrored && revision <= shard.mirrors_by) return;
   const bool mirrored = state == SlotState::kForeign || state == SlotState::kFormer;
   if (mirror ? !mirrored : state != SlotState::kPending) return;
   auto found = FindLocked(shard, ref);

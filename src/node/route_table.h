@@ -119,15 +119,18 @@ class RouteTable {
   void Lose(std::span<const routing::Slot> slots);
   // A copy from a former authority, an owner or (mirror) the current authority. Kept when newer
   // than what is known; same version: replicas are merged. `mirror` only touches slots
-  // that are neither served nor pending, the others only pending ones.
-  void Import(const KeyRef& ref, const Route& route, bool mirror);
+  // that are neither served nor pending, the others only pending ones. `revision`: of the view by
+  // which the authority sent the mirror. One that was under way when this node stopped to be a rank
+  // of the slot would never be kept up to date, so it is not taken.
+  void Import(const KeyRef& ref, const Route& route, bool mirror, uint64_t revision = kNewest);
   // The current authority says the key is gone, as of `version`. Mirrors only.
   void ForgetMirror(const KeyRef& ref, Version version);
   // Drops what is known of foreign slots that are in `foreign`, where nobody keeps it up to date,
   // and, of former ones there, what came after their end; and all of those that were passed on so
-  // long ago that whoever asked has them or will not have them.
+  // long ago that whoever asked has them or will not have them. `revision`: of the view that says
+  // so.
   static constexpr uint64_t kPassedOnMs = 60'000;
-  void DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms);
+  void DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms, uint64_t revision);
   // All routes of the shard's slots for which `wanted` is true. Shards: 0 .. kShards - 1.
   static constexpr size_t kShards = 256;
   std::vector<KeyedRoute> Export(size_t shard,
@@ -160,12 +163,14 @@ class RouteTable {
     SlotState state = SlotState::kForeign;
     uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
     uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
-  };
+    bool unmirrored = false;   // Nobody keeps it up to date here, says the view of
+  };  // Shard::mirrors_by.
   struct Shard {
     mutable base::Mutex mu;
     Entries entries MC_GUARDED_BY(mu);
     std::vector<SlotInfo> slots MC_GUARDED_BY(mu);
     PublishCounts published MC_GUARDED_BY(mu);
+    uint64_t mirrors_by MC_GUARDED_BY(mu) = 0;  // Revision as of DropMirrors.
   };
 
   // The second byte of the hash makes the shard, however many bits more make the slot.

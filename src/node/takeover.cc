@@ -373,7 +373,7 @@ void ApplyView(Core& core, const routing::ClusterView& before, const routing::Cl
   // By the table and not by the difference of the views: some that are served were in no view
   // that named us, and a peer may have fenced others that we never lost.
   core.routes.Lose(lost);
-  core.routes.DropMirrors(foreign, core.runtime.NowMs());
+  core.routes.DropMirrors(foreign, core.runtime.NowMs(), after.revision());
   std::erase_if(own, [&](Slot slot) { return core.routes.Serves(slot); });
   if (!own.empty()) Takeover(core, before, after).Run(own);
   SweepRemoved(core, before, after);

@@ -338,15 +338,27 @@ TEST_F(RouteTableTest, DropsMirrorsOfSlotsThatItIsNoRankOfAnyMore) {
   }
   const Slot slots[] = {SlotOf(RefOf("former"))};
   table_.Lose(slots);
-  table_.DropMirrors(foreign, 1'000'000);
+  table_.DropMirrors(foreign, 1'000'000, 7);
   EXPECT_EQ(table_.route_count(), 3u);  // Nobody has asked for the former one yet.
   EXPECT_EQ(table_.Fence(slots, kNewest, 1'000'000).served.size(), 1u);
-  table_.DropMirrors(foreign, 1'030'000);
+  table_.DropMirrors(foreign, 1'030'000, 7);
   EXPECT_EQ(table_.route_count(), 3u);  // Whoever asked may still be at it.
-  table_.DropMirrors(foreign, 1'100'000);
+  table_.DropMirrors(foreign, 1'100'000, 7);
   EXPECT_EQ(table_.route_count(), 2u);
   EXPECT_EQ(Look("served"), kItemOk);
   EXPECT_TRUE(table_.Fence(slots).served.empty()) << "what was dropped is no truth any more";
+}
+
+TEST_F(RouteTableTest, TakesNoMirrorThatComesAfterItStoppedToBeARank) {
+  std::vector<bool> foreign(routing::kSlotCount, true);
+  foreign[RefOf("kept").slot()] = false;
+  table_.DropMirrors(foreign, 1, 7);
+  table_.Import(RefOf("late"), RouteOf(5, {Remote(1)}), true, 6);
+  table_.Import(RefOf("late"), RouteOf(5, {Remote(1)}), true, 7);
+  EXPECT_EQ(table_.route_count(), 0u);
+  table_.Import(RefOf("kept"), RouteOf(5, {Remote(1)}), true, 6);
+  table_.Import(RefOf("newer"), RouteOf(5, {Remote(1)}), true, 8);  // Our own view is late.
+  EXPECT_EQ(table_.route_count(), 2u);
 }
 
 TEST_F(RouteTableTest, ImportKeepsTheNewestAndMergesEqualVersions) {
