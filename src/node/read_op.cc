@@ -6,6 +6,7 @@
 #include <map>
 
 #include "node/payload.h"
+#include "node/query_op.h"
 #include "node/read_receiver.h"
 #include "node/rounds.h"
 #include "obs/phase_span.h"
@@ -50,6 +51,7 @@ class ReadOp : public ReadPlan {
       ReadLocal(&pending);
     }
     for (uint32_t i : pending) {
+      if (!results_[i].ok()) continue;  // What its peers have answered stands.
       Error error = rounds_.last_error();
       if (state_[i].reason != ErrorReason::kUnspecified) error.reason = state_[i].reason;
       results_[i] = std::move(error);
@@ -121,14 +123,16 @@ class ReadOp : public ReadPlan {
       results_[i] = ReadError(core_.routes.Explain(item.ref, code), item, 0, request_.ranged);
       return true;
     }
-    if (pin) return CopyLocal(i, std::move(pin));
+    const bool here = bool{pin};
+    if (here && CopyLocal(i, std::move(pin))) return true;
     if (state_.empty()) state_.resize(request_.items.size());
     if (core_.routes.Lookup(item.ref, &state_[i].route, nullptr) != kItemOk) return false;
-    if (request_.versions && item.known != 0 && item.known == state_[i].route.version) {
+    if (!here && request_.versions && item.known != 0 && item.known == state_[i].route.version) {
       SetUnchanged(i, state_[i].route.size);
       return true;
     }
     StartRoute(i);
+    if (here) NoteWrong(i, kSelf);
     routed->push_back(i);
     return true;
   }
@@ -143,9 +147,15 @@ class ReadOp : public ReadPlan {
     results_[i] = size;
   }
 
-  void SetMismatch(uint32_t i) {
+  // The bytes that `owner` has are not those that were put. Other replicas may be right.
+  void NoteWrong(uint32_t i, NameIndex owner) {
     core_.metrics.GetCounter("checksum_validation_total", {{"result", "mismatch"}}).Increment();
-    results_[i] = ChecksumMismatch(std::string(request_.items[i].ref.key.substr(0, 128)));
+    State& state = state_[i];
+    state.failed = ErrorCode::kChecksum;
+    state.gone = false;
+    for (size_t r = 0; r < std::min<size_t>(state.route.replicas.size(), 64); ++r) {
+      if (state.route.replicas[r].owner == owner) state.tried_replicas |= 1ULL << r;
+    }
   }
 
   void SetVersion(uint32_t i, Version version, uint64_t checksum) {
@@ -154,6 +164,7 @@ class ReadOp : public ReadPlan {
     request_.items[i].checksum = checksum;
   }
 
+  // False: the bytes are wrong. Else the item has its result.
   bool CopyLocal(uint32_t i, ExtentPin pin) {
     Extent& extent = *pin;
     const ReadItem& item = request_.items[i];
@@ -179,12 +190,17 @@ class ReadOp : public ReadPlan {
     }
     const uint64_t checksum = CopyOut(bytes, *targets);
     extent.Touch();
-    if (!request_.ranged && extent.has_checksum() && checksum != extent.checksum()) {
-      SetMismatch(i);
-    } else {
-      results_[i] = bytes.size();
-    }
+    if (!request_.ranged && extent.has_checksum() && checksum != extent.checksum()) return false;
+    results_[i] = bytes.size();
     return true;
+  }
+
+  bool CopyOwn(uint32_t i, const Place& place) {
+    ExtentPin pin = core_.extents.Find(place.segment, place.offset, place.generation);
+    if (!pin) return false;
+    const bool copied = CopyLocal(i, std::move(pin));
+    if (!copied) NoteWrong(i, kSelf);
+    return copied;
   }
 
   // One try of all pending items; returns those to try again.
@@ -219,6 +235,7 @@ class ReadOp : public ReadPlan {
       Judge(groups[g], calls[g], *receivers[g], &routed, &again);
     }
     ReadRouted(&routed);
+    if (!routed.empty()) rounds_.NoteOthers();
     again.insert(again.end(), routed.begin(), routed.end());
     return again;
   }
@@ -259,12 +276,14 @@ class ReadOp : public ReadPlan {
 
   void Judge(const AuthorityGroup& group, const PeerCall& call, ReadReceiver& receiver,
              std::vector<uint32_t>* routed, std::vector<uint32_t>* again) {
+    for (uint32_t i : group.items) results_[i] = uint64_t{0};
     if (!call.status.ok()) {
       rounds_.NotePeerFailed(call.peer, call.status.error());
       for (uint32_t i : group.items) NoteReason(i, call.status.error().reason);
       again->insert(again->end(), group.items.begin(), group.items.end());
       return;
     }
+    std::vector<uint32_t> wrong;
     for (size_t k = 0; k < group.items.size(); ++k) {
       const uint32_t i = group.items[k];
       const ItemCode code = receiver.codes[k];
@@ -279,20 +298,29 @@ class ReadOp : public ReadPlan {
         state_[i].route = *std::move(receiver.routes[k]);
         StartRoute(i);
         routed->push_back(i);
+      } else if (receiver.Right(k)) {
+        results_[i] = request_.ranged ? request_.items[i].limit : receiver.sizes[k];
+        if (!receiver.versions.empty()) SetVersion(i, receiver.versions[k], receiver.checksums[k]);
       } else {
-        Settle(i, receiver, k, again);
+        wrong.push_back(i);
       }
     }
+    if (!wrong.empty()) LookElsewhere(call.peer, wrong, routed);
   }
 
-  void Settle(uint32_t i, const ReadReceiver& receiver, size_t k, std::vector<uint32_t>* again) {
-    if (receiver.Right(k)) {
-      results_[i] = request_.ranged ? request_.items[i].limit : receiver.sizes[k];
-      if (!receiver.versions.empty()) SetVersion(i, receiver.versions[k], receiver.checksums[k]);
-      return;
+  // Finds the other replicas of items of which the authority's own are wrong.
+  void LookElsewhere(const NodeId& authority, const std::vector<uint32_t>& wrong,
+                     std::vector<uint32_t>* routed) {
+    std::vector<KeyRef> refs;
+    refs.reserve(wrong.size());
+    for (uint32_t i : wrong) refs.push_back(request_.items[i].ref);
+    auto routes = FindRoutes(core_, refs, request_.deadline_ms);
+    for (size_t k = 0; k < wrong.size(); ++k) {
+      state_[wrong[k]].route = routes[k].ok() ? *std::move(routes[k]) : Route{};
+      StartRoute(wrong[k]);
+      NoteWrong(wrong[k], core_.names.IndexOf(authority.ToString()).value_or(kSelf));
+      routed->push_back(wrong[k]);
     }
-    SetMismatch(i);
-    if (++state_[i].tries < kTriesMax) again->push_back(i);
   }
 
   // Reads from owners. Leaves in `items` those that need a fresh route; the others have results.
@@ -304,7 +332,6 @@ class ReadOp : public ReadPlan {
   void NoteReason(uint32_t i, ErrorReason reason) {
     if (state_[i].reason != ErrorReason::kTimeout) state_[i].reason = reason;
   }
-  void NoteUnread(uint32_t i, const Status& call, bool served);
   std::string PlaceMessage(NameIndex owner, const std::vector<uint32_t>& items,
                            const std::vector<size_t>& replica);
 
@@ -401,9 +428,7 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
         continue;
       }
       if (owner == kSelf) {
-        const Place& place = state_[i].route.replicas[replica[i]];
-        ExtentPin pin = core_.extents.Find(place.segment, place.offset, place.generation);
-        if (!pin || !CopyLocal(i, std::move(pin))) unread->push_back(i);
+        if (!CopyOwn(i, state_[i].route.replicas[replica[i]])) unread->push_back(i);
         continue;
       }
       fitting.push_back(i);
@@ -436,25 +461,17 @@ void ReadOp::ReadFromOwners(const std::map<NameIndex, std::vector<uint32_t>>& by
       if (served && receivers[c]->Right(k)) {
         results_[i] = request_.ranged ? request_.items[i].limit : state_[i].route.size;
         SetVersion(i, state_[i].route.version, state_[i].route.checksum);
-      } else {
-        const bool silent = !calls[c].status.ok() && !calls[c].gone;
-        if (served || silent) state_[i].gone = false;
-        NoteUnread(i, calls[c].status, served);
-        unread->push_back(i);
+        continue;
+      }
+      unread->push_back(i);
+      if (served) {
+        NoteWrong(i, state_[i].route.replicas[replica[i]].owner);
+      } else if (!calls[c].status.ok()) {
+        if (!calls[c].gone) state_[i].gone = false;  // Merely silent.
+        state_[i].failed = ErrorCode::kTransport;
+        NoteReason(i, calls[c].status.error().reason);
       }
     }
-  }
-}
-
-// `served`: the bytes came, and are not those that were put.
-void ReadOp::NoteUnread(uint32_t i, const Status& call, bool served) {
-  State& state = state_[i];
-  if (served) {
-    SetMismatch(i);
-    state.failed = ErrorCode::kChecksum;
-  } else if (!call.ok()) {
-    state.failed = ErrorCode::kTransport;
-    NoteReason(i, call.error().reason);
   }
 }
 
