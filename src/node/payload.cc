@@ -42,10 +42,6 @@ uint64_t GatherPlan::ChecksumOf(size_t value) const {
   return LoadChecksum(&trailer_[value * kChecksumBytes]);
 }
 
-void GatherPlan::SpoilChecksums() {
-  for (std::byte& byte : trailer_) byte = ~byte;
-}
-
 void GatherPlan::OnSend(size_t piece, ConstBytes chunk) {
   if (piece >= value_of_piece_.size()) return;  // The trailer itself.
   const uint32_t index = value_of_piece_[piece];

@@ -20,9 +20,7 @@ class GatherPlan {
   void Add(std::span<const ConstBytes> parts);
   const std::vector<ConstBytes>& Seal();
   uint64_t ChecksumOf(size_t value) const;
-  bool IsTrailer(size_t piece) const { return piece >= value_of_piece_.size(); }
-  // From here on the values' bytes may be wrong: the trailer will say so.
-  void SpoilChecksums();
+  uint64_t trailer_size() const { return trailer_.size(); }
 
   // As in CallObserver.
   void OnSend(size_t piece, ConstBytes chunk);

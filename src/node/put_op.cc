@@ -9,7 +9,6 @@
 #include "node/outbox.h"
 #include "node/payload.h"
 #include "node/placed_write.h"
-#include "node/query_op.h"
 #include "node/rounds.h"
 #include "obs/phase_span.h"
 
@@ -29,17 +28,13 @@ Error PutError(ItemCode code, const WriteItem& item) {
 class FusedPut : public CallObserver {
  public:
   explicit FusedPut(const WriteOptions& options) : options_(options) {}
-  void OnSend(size_t piece, ConstBytes chunk) override {
-    plan.OnSend(piece, chunk);
-    if (!plan.IsTrailer(piece) || trailer_begun_) return;
-    trailer_begun_ = true;
-    spoilt = !IsWanted(options_);
-    if (spoilt) plan.SpoilChecksums();
-  }
-  void OnRestart() override {
-    plan.Restart();
-    trailer_begun_ = false;
-    spoilt = false;
+  void OnSend(size_t piece, ConstBytes chunk) override { plan.OnSend(piece, chunk); }
+  void OnRestart() override { plan.Restart(); }
+  // A request without its checksums is not served: its values stay unseen, older ones untouched.
+  uint64_t EndSize() const override { return options_.wanted ? plan.trailer_size() : 0; }
+  Status OnEnd() override {
+    given_up = !IsWanted(options_);
+    return given_up ? Status(NotWanted()) : Ok();
   }
   Result<std::span<const MutableBytes>> OnReply(std::string_view message,
                                                 uint64_t payload_size) override {
@@ -50,11 +45,10 @@ class FusedPut : public CallObserver {
 
   GatherPlan plan;
   v1::PutReply reply;
-  bool spoilt = false;  // Its checksums are wrong on purpose.
+  bool given_up = false;
 
  private:
   const WriteOptions& options_;
-  bool trailer_begun_ = false;
 };
 
 class PutOp {
@@ -210,9 +204,8 @@ class PutOp {
     }
     std::vector<uint32_t> again;
     for (size_t g = 0; g < groups.size(); ++g) {
-      if (puts[g]->spoilt) {
+      if (puts[g]->given_up) {
         for (uint32_t i : groups[g].items) statuses_[i] = NotWanted();
-        if (calls[g].status.ok()) Withdraw(groups[g], puts[g]->plan);
         continue;
       }
       Judge(groups[g], calls[g], puts[g]->reply, placed, &again);
@@ -260,31 +253,6 @@ class PutOp {
         statuses_[i] = PutError(code, items_[i]);
       }
     }
-  }
-
-  // Takes out of their routes what was published with spoilt checksums: nobody can read it, and a
-  // put with if_absent would leave it alone. The checksum says that a value is this call's, and
-  // its place that it still is when it goes: what others put before or meanwhile stays. What
-  // cannot be taken out, as its authority does not answer, stays unreadable until the next put. The
-  // owner finds by its reconciler that the space is free.
-  void Withdraw(const AuthorityGroup& group, const GatherPlan& plan) {
-    std::vector<KeyRef> refs;
-    refs.reserve(group.items.size());
-    for (uint32_t i : group.items) refs.push_back(items_[i].ref);
-    const auto routes = FindRoutes(core_, refs, options_.deadline_ms);
-    v1::CheckRequest request;
-    request.set_drop(true);
-    core_.peers.FillOrigin(false, request.mutable_origin());
-    ScopeColumn scopes(core_.scopes, request.mutable_scopes());
-    for (size_t k = 0; k < refs.size(); ++k) {
-      if (!routes[k] || routes[k]->checksum != plan.ChecksumOf(k)) continue;
-      if (routes[k]->replicas.size() != 1) continue;
-      const KeyedRoute keyed{refs[k], std::string(refs[k].key), *routes[k]};
-      WriteKeyedRoute(keyed, scopes, core_.names, request.add_extents());
-    }
-    if (request.extents_size() == 0) return;
-    (void)core_.peers.Ask<v1::CheckReply>(rounds_.view()->node(group.node), MessageType::kCheck,
-                                          request, options_.deadline_ms);
   }
 
   Core& core_;

@@ -42,9 +42,8 @@ struct WriteOptions {
   bool if_absent = false;
   uint64_t deadline_ms = 0;
   // Empty, or whether the caller still waits, so that the bytes of `parts` were its value when
-  // they were read. Asked after they were and before they are published. What was sent to another
-  // node by then gets a checksum that does not match, and is taken out of its route again; what
-  // others put under the key is left alone.
+  // they were read. Asked after they were and before they are published; what was sent to another
+  // node by then is not published either.
   std::function<bool()> wanted;
 };
 

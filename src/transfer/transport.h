@@ -39,6 +39,11 @@ class CallObserver {
   // the payload when the call is retried on a fresh connection: OnRestart comes before.
   virtual void OnSend(size_t piece, ConstBytes chunk) { (void)piece, (void)chunk; }
   virtual void OnRestart() {}
+  // The payload's last bytes that wait until all before them were handed to the network. OnEnd then
+  // says whether they follow. An error ends the call with it (kLocal): the peer never has the whole
+  // request, so it serves nothing. 0: nothing waits, nobody asks.
+  virtual uint64_t EndSize() const { return 0; }
+  virtual Status OnEnd() { return Ok(); }
 
   // The reply's message has arrived, `payload_size` bytes follow. Returns where they go: the
   // pieces' sizes add up to payload_size; a piece with data() == nullptr is read and dropped.

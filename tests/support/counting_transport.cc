@@ -13,6 +13,8 @@ class CountingObserver final : public CallObserver {
       : inner_(inner), bytes_(bytes) {}
   void OnSend(size_t piece, ConstBytes chunk) override { inner_.OnSend(piece, chunk); }
   void OnRestart() override { inner_.OnRestart(); }
+  uint64_t EndSize() const override { return inner_.EndSize(); }
+  Status OnEnd() override { return inner_.OnEnd(); }
   Result<std::span<const MutableBytes>> OnReply(std::string_view message,
                                                 uint64_t payload_size) override {
     bytes_ += payload_size;

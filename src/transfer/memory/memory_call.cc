@@ -52,6 +52,9 @@ void MemoryCall::Start(uint64_t now_ms) {
   if (done()) return;
   if (call_.message.size() > kMessageSizeMax) return Broken();  // As a server would do.
   Send();
+  if (Status end = call_.observer->OnEnd(); !end) {
+    return Finish(std::move(end), CallFailure::kLocal);
+  }
   Move(Phase::kRequest, now_ms);
 }
 

@@ -191,6 +191,7 @@ size_t ClientCall::Wanted() const {
 
 Progress ClientCall::AfterSend(Io io) {
   if (io == Io::kAgain) return Now();
+  if (io == Io::kHeldBack) return Finish(std::move(end_verdict_), CallFailure::kLocal);
   if (io == Io::kEnded) {
     if (!hello_pending_) return Broken(ErrnoText(send_error_));
     // The peer turned us away before it read everything; its hello says why.

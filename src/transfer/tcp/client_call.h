@@ -71,7 +71,7 @@ class ClientCall {
     kReceive,
     kDone,
   };
-  enum class Io : uint8_t { kDone, kAgain, kEnded };
+  enum class Io : uint8_t { kDone, kAgain, kEnded, kHeldBack };
 
   Progress Connect(uint64_t now_ms);
   Progress ConnectNext(uint64_t now_ms, int last_error);
@@ -82,6 +82,7 @@ class ClientCall {
   size_t Wanted() const;
   Io SendText(int flags);     // head_ alone.
   Io SendRequest(int flags);  // head_, the message and the next chunk of the payload.
+  uint64_t ChunkToAnnounce();
   Io Transmit(std::span<iovec> iovecs, int flags, size_t& sent);
   Io Fill(size_t wanted, int flags);
   Io ReceiveChunk(int flags);
@@ -108,6 +109,7 @@ class ClientCall {
   bool moved_ = false;          // Since last_move_ms_ was set.
   bool drained_ = false;        // The last receive emptied the socket.
   int send_error_ = 0;
+  Status end_verdict_;  // Of the observer; an error after Io::kHeldBack.
 
   std::vector<SocketAddress> addresses_;
   size_t next_address_ = 0;

@@ -41,9 +41,21 @@ auto ClientCall::SendText(int flags) -> Io {
   return io == Io::kDone && text_sent_ < head_size_ ? Io::kAgain : io;
 }
 
+// 0: the end of the payload is not to follow.
+uint64_t ClientCall::ChunkToAnnounce() {
+  const uint64_t left = announced_.left();
+  const uint64_t end = std::min(call_.observer->EndSize(), left);
+  if (end == left && end > 0) {
+    end_verdict_ = call_.observer->OnEnd();
+    if (!end_verdict_.ok()) return 0;
+  }
+  return std::min<uint64_t>(context_.options.send_chunk_bytes, end == left ? left : left - end);
+}
+
 auto ClientCall::SendRequest(int flags) -> Io {
   if (announced_.left() > 0 && announced_.left() == unsent_.left()) {
-    const uint64_t chunk = std::min<uint64_t>(context_.options.send_chunk_bytes, announced_.left());
+    const uint64_t chunk = ChunkToAnnounce();
+    if (chunk == 0) return Io::kHeldBack;
     announced_.Advance(
         chunk, [this](size_t piece, ConstBytes part) { call_.observer->OnSend(piece, part); });
   }

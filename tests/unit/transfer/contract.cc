@@ -347,6 +347,33 @@ TEST_P(TransportContract, SendsWhatOnSendWroteIntoALaterPiece) {
   });
 }
 
+TEST_P(TransportContract, AsksBeforeTheEndOfThePayloadIsSent) {
+  WithPeer(GetParam(), [](TransportWorld& world, Peer& peer, Transport& client) {
+    for (uint64_t size : {0ull, 100ull, 1'000'000ull}) {
+      for (bool follows : {true, false}) {
+        TestCallSpec spec(peer.endpoint, "echo", size);
+        const std::byte trailer[8] = {};
+        spec.pieces.emplace_back(trailer);
+        spec.observer.end_size = sizeof trailer;
+        int asked = 0;
+        spec.observer.on_end = [&] {
+          ++asked;
+          EXPECT_GE(spec.observer.sent_bytes, size);
+          return follows ? Ok() : Status(Conflict("no more"));
+        };
+        const int served = peer.service.served();
+        const Call call = CallOne(client, spec);
+        EXPECT_EQ(asked, 1);
+        EXPECT_EQ(call.status.code(), follows ? ErrorCode::kOk : ErrorCode::kConflict);
+        EXPECT_EQ(call.failure, follows ? CallFailure::kNone : CallFailure::kLocal);
+        for (int i = 0; i < 1'000 && peer.service.live_calls() > 0; ++i) world.runtime().SleepMs(5);
+        EXPECT_EQ(peer.service.live_calls(), 0);
+        EXPECT_EQ(peer.service.served() - served, follows ? 1 : 0);
+      }
+    }
+  });
+}
+
 TEST_P(TransportContract, EndsWhenInterrupted) {
   WithPeer(GetParam(), [](TransportWorld& world, Peer& peer, Transport& client) {
     world.SetInterrupted(true);

@@ -56,6 +56,8 @@ class TestObserver final : public CallObserver {
  public:
   void OnSend(size_t piece, ConstBytes chunk) override;
   void OnRestart() override;
+  uint64_t EndSize() const override { return end_size; }
+  Status OnEnd() override { return on_end ? on_end() : Ok(); }
   Result<std::span<const MutableBytes>> OnReply(std::string_view reply, uint64_t size) override;
   void OnReceive(size_t piece, ConstBytes chunk) override;
 
@@ -63,6 +65,8 @@ class TestObserver final : public CallObserver {
   std::function<std::vector<MutableBytes>(MutableBytes buffer)> split;
   std::function<void(size_t piece, ConstBytes chunk)> on_send;
   std::function<void()> on_receive;
+  uint64_t end_size = 0;
+  std::function<Status()> on_end;
   Status refuse;  // What OnReply returns, unless ok.
 
   // Read after it.
