@@ -18,6 +18,7 @@ namespace {
 constexpr int kEventsMax = 64;
 constexpr int kAcceptsMax = 16;  // At once, before connections get their turn.
 constexpr uint64_t kAcceptPauseMs = 100;
+constexpr uint64_t kRoomPauseMs = 10;  // For another loop to close a connection.
 constexpr uint64_t kSweepMs = 1'000;
 
 }  // namespace
@@ -38,9 +39,11 @@ Status EventLoop::Open() {
   return Ok();
 }
 
-Status EventLoop::Accept(UniqueFd listener, std::function<void(UniqueFd)> accepted) {
+Status EventLoop::Accept(UniqueFd listener, std::function<void(UniqueFd)> accepted,
+                         std::function<void()> full) {
   listener_ = std::move(listener);
   accepted_ = std::move(accepted);
+  full_ = std::move(full);
   epoll_event event = {EPOLLIN, {.ptr = this}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) != 0) {
     return TransportError(fmt::format("no event loop: {}", ErrnoText(errno)));
@@ -67,6 +70,7 @@ void EventLoop::Run() {
     }
     // After the events: what this closes must not be among them.
     if (inbox) TakeInbox(now_ms);
+    if (make_room_.exchange(false) || std::exchange(room_wanted_, false)) MakeRoom(now_ms);
     if (now_ms >= sweep_ms_) Sweep(now_ms);
   }
 }
@@ -94,6 +98,11 @@ void EventLoop::Return(ServerConnection* connection) {
     base::MutexLock lock(mu_);
     returned_.push_back(connection);
   }
+  Wake();
+}
+
+void EventLoop::AskForRoom() {
+  make_room_.store(true);
   Wake();
 }
 
@@ -125,30 +134,68 @@ void EventLoop::TakeInbox(uint64_t now_ms) {
   }
 }
 
+// Of this loop's connections; nullptr: none has been silent for long.
+ServerConnection* EventLoop::LongestSilent(uint64_t now_ms) const {
+  ServerConnection* longest = nullptr;
+  uint64_t since_ms = now_ms - std::min(now_ms, context_.options.spare_ms);
+  for (const auto& [connection, owned] : connections_) {
+    const uint64_t silent_ms = connection->lent ? 0 : connection->SilentSince();
+    if (silent_ms == 0 || silent_ms > since_ms) continue;
+    since_ms = silent_ms;
+    longest = connection;
+  }
+  return longest;
+}
+
+void EventLoop::MakeRoom(uint64_t now_ms) {
+  ServerConnection* const silent = LongestSilent(now_ms);
+  if (silent == nullptr) return;
+  context_.Rejected("silent, and its place was needed");
+  connections_.erase(silent);
+}
+
+// All places are taken. False: nobody gives one up, so who asks for one is to be turned away.
+bool EventLoop::AwaitRoom(uint64_t now_ms) {
+  if (LongestSilent(now_ms) != nullptr) {
+    room_wanted_ = true;  // Not now: there may be an event of it. The listener stays readable.
+    return true;
+  }
+  room_asked_for_ = !room_asked_for_;
+  if (!room_asked_for_) return false;
+  full_();
+  PauseAccepting(now_ms, kRoomPauseMs);
+  return true;
+}
+
 void EventLoop::AcceptSome(uint64_t now_ms) {
   for (int i = 0; i < kAcceptsMax; ++i) {
+    const bool full =
+        context_.connections.load(std::memory_order_relaxed) >= context_.connections_max;
+    if (full && AwaitRoom(now_ms)) return;
     UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) PauseAccepting(now_ms, errno);
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      obs::LogRateLimited(obs::LogLevel::kError, "transport.accept",
+                          fmt::format("cannot accept connections: {}", ErrnoText(errno)));
+      PauseAccepting(now_ms, kAcceptPauseMs);
       return;
     }
-    if (context_.connections.load(std::memory_order_relaxed) >= context_.options.connections_max) {
+    if (full) {
       context_.Rejected("too many connections");
       continue;
     }
+    context_.connections.fetch_add(1, std::memory_order_relaxed);
     TuneConnection(fd.get(), 0);  // The buffer sizes come from the listener.
     TuneSameHost(fd.get());
     accepted_(std::move(fd));
   }
 }
 
-// Out of descriptors: the waiting connection stays readable, so without a pause the loop spins.
-void EventLoop::PauseAccepting(uint64_t now_ms, int error) {
-  obs::LogRateLimited(obs::LogLevel::kError, "transport.accept",
-                      fmt::format("cannot accept connections: {}", ErrnoText(error)));
+// The waiting connection stays readable, so without a pause the loop spins.
+void EventLoop::PauseAccepting(uint64_t now_ms, uint64_t pause_ms) {
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-  accept_again_ms_ = now_ms + kAcceptPauseMs;
+  accept_again_ms_ = now_ms + pause_ms;
   sweep_ms_ = std::min(sweep_ms_, accept_again_ms_);
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint64_t kDrainMs = 1'000;        // For a refused peer to read why.
 constexpr uint64_t kIdleMemoryMs = 10'000;  // Then an idle connection keeps no buffer.
+// What the head of a request and its message, of 32 MiB at most, may take, in stall limits.
+constexpr uint64_t kHeadStallsMax = 6;
 
 template <typename T>
 void AppendWire(std::string& out, const T& value) {
@@ -35,9 +37,7 @@ ServerConnection::ServerConnection(ServerContext& context, UniqueFd fd, uint64_t
       fd_(std::move(fd)),
       now_ms_(now_ms),
       moved_ms_(now_ms),
-      entered_ms_(now_ms) {
-  context_.connections.fetch_add(1, std::memory_order_relaxed);
-}
+      entered_ms_(now_ms) {}
 
 ServerConnection::~ServerConnection() {
   context_.connections.fetch_sub(1, std::memory_order_relaxed);
@@ -183,6 +183,7 @@ auto ServerConnection::OnHead() -> Step {
   incoming.deadline_ms = deadline_ms_;
   call_ = context_.service->Accept(incoming);
   if (!call_) return Reject("request not accepted");
+  asked_ = true;
   in_.Consume(sizeof request_ + request_.message_size);
   phase_ = Phase::kPrepare;
   return Step::kGo;
@@ -222,6 +223,7 @@ void ServerConnection::EndCall() {
   call_.reset();
   reply_ = Reply();
   phase_ = Phase::kHead;
+  entered_ms_ = now_ms_;
   if (in_.empty()) in_.Trim(false);
 }
 
@@ -247,15 +249,27 @@ bool ServerConnection::Expired(uint64_t now_ms) {
   const bool idle = phase_ == Phase::kHead && in_.empty();
   if (idle) {
     if (now_ms > moved_ms_ + kIdleMemoryMs) in_.Trim(true);
-    return now_ms > moved_ms_ + options.idle_ms;
+    // Who has something to ask sends it right behind the hello.
+    return now_ms >
+           moved_ms_ + (asked_ ? options.idle_ms : std::min(options.stall_ms, options.idle_ms));
   }
   if (phase_ == Phase::kDrain) return now_ms > entered_ms_ + kDrainMs;
   // A peer may not drag the handshake out either, however steadily it trickles.
   if (phase_ == Phase::kHello || phase_ == Phase::kProof) {
     return now_ms > entered_ms_ + options.stall_ms;
   }
-  if (phase_ == Phase::kPayload && now_ms > deadline_ms_) return true;
+  if (phase_ == Phase::kHead && now_ms > entered_ms_ + kHeadStallsMax * options.stall_ms)
+    return true;
+  // The asker has given up, or pretends to go on.
+  const bool moving = phase_ == Phase::kPayload || phase_ == Phase::kReply;
+  if (moving && now_ms > deadline_ms_) return true;
   return now_ms > moved_ms_ + options.stall_ms;
+}
+
+uint64_t ServerConnection::SilentSince() const {
+  const bool idle = phase_ == Phase::kHead && in_.empty();
+  const bool greets = phase_ == Phase::kHello || phase_ == Phase::kProof || phase_ == Phase::kDrain;
+  return idle || greets ? std::max<uint64_t>(1, moved_ms_) : 0;
 }
 
 }  // namespace mooncake::transfer

@@ -32,7 +32,9 @@ struct ServerContext {
   const TcpOptions& options;
   Metrics* const metrics;
   Service* const service;
-  std::atomic<uint32_t> connections = 0;  // Open ones, in all loops. A limit, so relaxed.
+  uint32_t connections_max = 0;  // Constant once accepting begins.
+  // Open ones, in all loops, from accept to the end of ServerConnection. A limit, so relaxed.
+  std::atomic<uint32_t> connections = 0;
 };
 
 class ServerConnection {
@@ -52,6 +54,8 @@ class ServerConnection {
   void RunBlocking();
   // Whether it has been silent for too long for what it is doing. Gives back idle memory.
   bool Expired(uint64_t now_ms);
+  // When it last said anything, if it asks for nothing now: it may go for another one. 0: it does.
+  uint64_t SilentSince() const;
 
   int fd() const { return fd_.get(); }
 
@@ -99,7 +103,8 @@ class ServerConnection {
   int turns_ = 0;         // System calls in this OnReady; bounds how long others wait.
   uint64_t now_ms_;       // Of this OnReady.
   uint64_t moved_ms_;     // When a byte last moved,
-  uint64_t entered_ms_;   // and when the handshake or draining began.
+  uint64_t entered_ms_;   // and when the handshake, draining or the head of a request began.
+  bool asked_ = false;    // A request has come.
   uint64_t deadline_ms_ = 0;
 
   Hello client_hello_;

@@ -27,6 +27,7 @@ auto ServerConnection::Fill(size_t wanted) -> Io {
     const ssize_t result = ::recv(fd(), room.data(), room.size(), MSG_DONTWAIT);
     if (result == 0) return Io::kEnded;
     if (result < 0) return WouldBlock(errno) ? Io::kAgain : Io::kEnded;
+    if (phase_ == Phase::kHead && in_.empty()) entered_ms_ = now_ms_;
     in_.Commit(static_cast<size_t>(result));
     moved_ms_ = now_ms_;
     drained_ = static_cast<size_t>(result) < room.size();

@@ -45,10 +45,15 @@ struct TcpOptions {
   uint32_t receive_chunk_bytes = 256u << 10;
 
   // Serving.
-  uint32_t loops = 2;               // Event loops; connections are spread over them.
-  uint32_t workers = 4;             // Threads for Prepare(true) and Run(true).
-  uint32_t connections_max = 4096;  // Accepted ones; what comes above is closed at once.
-  uint64_t idle_ms = 300'000;       // An accepted connection without a request is closed.
+  uint32_t loops = 2;    // Event loops; connections are spread over them.
+  uint32_t workers = 4;  // Threads for Prepare(true) and Run(true).
+  // Accepted ones, and half of the descriptors that the process may have. What comes above takes
+  // the place of one that has been silent for spare_ms, or is closed at once.
+  uint32_t connections_max = 4096;
+  uint64_t spare_ms = 2'000;
+  // An accepted connection without a further request is closed; without a first one it is after
+  // stall_ms.
+  uint64_t idle_ms = 300'000;
 };
 
 class TcpServer;

@@ -171,6 +171,61 @@ TEST_F(TcpServerTest, BoundsTheNumberOfConnections) {
   EXPECT_TRUE(Eventually([&] { return Serves(); }));
 }
 
+TEST_F(TcpServerTest, SilentConnectionsKeepNobodyOut) {
+  Start({.stall_ms = 60'000, .connections_max = 8, .spare_ms = 50});
+  const size_t before = OpenDescriptors();
+  std::vector<RawSocket> silent;
+  const std::string request = HelloBytes() + WireBytes(RequestHeader(4, 0)) + "echo";
+  for (const std::string& said : {std::string(), HelloBytes(), request}) {
+    for (int i = 0; i < 40; ++i) {
+      silent.emplace_back(endpoint_);
+      silent.back().Send(said);
+    }
+    EXPECT_LE(OpenDescriptors(), before + silent.size() + 8 + 1);
+    bool served = false;  // Once the latest have been silent for long enough, too.
+    for (int i = 0; i < 1'000 && !served; ++i) {
+      runtime_.SleepMs(5);
+      served = Serves();
+    }
+    EXPECT_TRUE(served) << said.size();
+  }
+}
+
+TEST_F(TcpServerTest, LeavesHalfOfTheDescriptorsToTheProgram) {
+  rlimit old;
+  getrlimit(RLIMIT_NOFILE, &old);
+  const rlimit tight = {OpenDescriptors() + 20, old.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &tight);
+  Start({.stall_ms = 60'000, .spare_ms = 60'000});
+  setrlimit(RLIMIT_NOFILE, &old);
+  std::vector<RawSocket> sockets;
+  for (size_t i = 0; i < tight.rlim_cur / 2; ++i) {
+    sockets.emplace_back(endpoint_);
+    ASSERT_TRUE(sockets.back().Send(HelloBytes() + WireBytes(RequestHeader(4, 0)) + "echo"));
+    ASSERT_FALSE(sockets.back().Receive(sizeof(Hello)).empty());
+  }
+  EXPECT_TRUE(RawSocket(endpoint_).IsClosedByPeer());
+}
+
+TEST_F(TcpServerTest, ClosesSoonWhoSaysHelloAndNothingElse) {
+  Start({.stall_ms = kStallMs, .idle_ms = 600'000});
+  RawSocket socket(endpoint_);
+  ASSERT_TRUE(socket.Send(HelloBytes()));
+  EXPECT_TRUE(socket.IsClosedByPeer());
+}
+
+TEST_F(TcpServerTest, ATrickleDoesNotProlongAFrame) {
+  Start();
+  RawSocket socket(endpoint_);
+  ASSERT_TRUE(socket.Send(HelloBytes() + WireBytes(RequestHeader(kMessageSizeMax, 0))));
+  bool open = true;
+  for (int i = 0; i < 200 && open; ++i) {
+    open = socket.Send("x");
+    runtime_.SleepMs(kStallMs / 5);
+  }
+  EXPECT_FALSE(open);
+}
+
 TEST_F(TcpServerTest, ClosesIdleConnections) {
   Start({.stall_ms = 60'000, .idle_ms = 100});
   RawSocket socket(endpoint_);
