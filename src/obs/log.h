@@ -1,6 +1,7 @@
 // Log port. Lines go to stderr (never stdout) or a file through spdlog; the level comes from the
 // configuration. Misses log nothing. LogRateLimited keeps a fault from flooding: the first
-// line of a kind goes out at once, then at most one a second, with the count of the rest.
+// line of a kind goes out at once, then at most one a second, with the count of the rest. Lines of
+// all kinds together are limited too (RateLimiter).
 #pragma once
 
 #include <cstdint>

@@ -18,13 +18,26 @@ RateLimiter::Place& RateLimiter::PlaceOf(std::string_view kind) {
   return places_.back();
 }
 
+bool RateLimiter::AdmitAny(uint64_t now_ms) {
+  uint64_t due_ms = due_ms_.load(std::memory_order_relaxed);
+  uint64_t next_ms = 0;
+  do {
+    // A time far ahead means that the clock went back.
+    const bool past = due_ms < now_ms || due_ms > now_ms + (kBurstMax + 1) * kIntervalMs;
+    next_ms = (past ? now_ms : due_ms) + kIntervalMs;
+    if (next_ms > now_ms + kBurstMax * kIntervalMs) return false;
+  } while (!due_ms_.compare_exchange_weak(due_ms, next_ms, std::memory_order_relaxed));
+  return true;
+}
+
 std::optional<uint64_t> RateLimiter::Admit(std::string_view kind, uint64_t now_ms) {
   Place& place = PlaceOf(kind);
   uint64_t next_ms = place.next_ms.load(std::memory_order_relaxed);
   // A next time beyond one interval means that the clock went back.
   const bool due = now_ms >= next_ms || next_ms > now_ms + kIntervalMs;
-  if (!due || !place.next_ms.compare_exchange_strong(next_ms, now_ms + kIntervalMs,
-                                                     std::memory_order_relaxed)) {
+  if (!due || !AdmitAny(now_ms) ||
+      !place.next_ms.compare_exchange_strong(next_ms, now_ms + kIntervalMs,
+                                             std::memory_order_relaxed)) {
     place.held_back.fetch_add(1, std::memory_order_relaxed);
     return std::nullopt;
   }

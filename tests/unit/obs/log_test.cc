@@ -119,12 +119,29 @@ TEST(RateLimiter, GoesOnWhenTheClockJumpsBack) {
   EXPECT_EQ(limiter.Admit("a", 11), std::nullopt);
 }
 
+TEST(RateLimiter, BoundsAStormOfManyKinds) {
+  RateLimiter limiter;
+  uint64_t lines = 0;
+  constexpr uint64_t kMinuteMs = 60'000;
+  for (uint64_t now_ms = 1; now_ms <= kMinuteMs; now_ms += 20) {
+    for (int kind = 0; kind < 200; ++kind) {
+      lines += limiter.Admit("kind" + std::to_string(kind), now_ms) ? 1 : 0;
+    }
+  }
+  EXPECT_LE(lines, RateLimiter::kBurstMax + kMinuteMs / RateLimiter::kIntervalMs);
+  EXPECT_GE(lines, kMinuteMs / RateLimiter::kIntervalMs);
+  // What was held back meanwhile is told with the next line of its kind.
+  EXPECT_GT(limiter.Admit("kind199", 10 * kMinuteMs).value_or(0), 100u);
+}
+
 TEST(RateLimiter, SharesTheLastPlaceAmongTooManyKinds) {
   RateLimiter limiter;
+  uint64_t now_ms = 0;
   for (size_t i = 0; i < RateLimiter::kKindsMax; ++i) {
-    EXPECT_EQ(limiter.Admit("kind" + std::to_string(i), 1), 0u);
+    now_ms += RateLimiter::kIntervalMs;
+    EXPECT_EQ(limiter.Admit("kind" + std::to_string(i), now_ms), 0u);
   }
-  EXPECT_EQ(limiter.Admit("one too many", 1), std::nullopt);
+  EXPECT_EQ(limiter.Admit("one too many", now_ms), std::nullopt);
 }
 
 }  // namespace
