@@ -17,7 +17,7 @@ namespace {
 template <typename Request>
 std::optional<std::vector<KeyRef>> KeysOf(Core& core, const Request& request,
                                           std::vector<std::string_view>* keys) {
-  const auto scope = core.scopes.Intern(ReadScope(request.scope()));
+  const auto scope = core.scopes.Look(ReadScope(request.scope()));
   if (!scope || !ReadKeys(request.keys(), keys)) return std::nullopt;
   std::vector<KeyRef> refs;
   refs.reserve(keys->size());
@@ -109,7 +109,7 @@ void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* 
 
 void ServeRemoveAll(Core& core, const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply,
                     bool* valid) {
-  const auto scope = core.scopes.Intern(ReadScope(request.scope()));
+  const auto scope = core.scopes.Look(ReadScope(request.scope()));
   *valid = scope.has_value();
   if (!*valid) return;
   uint64_t removed = 0;

@@ -26,6 +26,7 @@ class MessageCall : public ServerCall {
       return false;
     }
     const v1::Origin& origin = request_.origin();
+    if (origin.node().size() > kNameSizeMax) return false;  // It would be kept with the outcome.
     if (!core_.membership.IsAddressee(origin.addressee())) return false;
     if (origin.revision() > core_.view()->revision()) core_.membership.RefreshSoon();
     deadline_ms_ = request.deadline_ms;

@@ -17,11 +17,11 @@ class GetCall : public ServerCall {
   bool Accept(const IncomingRequest& request) {
     if (request.payload_size != 0 || !Parse(message_, request.message)) return false;
     if (!core_.membership.IsAddressee(message_.origin().addressee())) return false;
-    const auto scope = core_.scopes.Intern(ReadScope(message_.scope()));
+    const auto scope = core_.scopes.Look(ReadScope(message_.scope()));
     if (!scope || !ReadKeys(message_.keys(), &keys_)) return false;
     scope_ = *scope;
     if (message_.has_storage()) {
-      asker_ = core_.names.IndexOf(message_.origin().node()).value_or(kSelf);
+      asker_ = core_.names.Find(message_.origin().node()).value_or(kSelf);
     }
     const bool ranged = message_.offsets_size() != 0;
     const int known = message_.known_versions_size();

@@ -40,15 +40,28 @@ NameTable::NameTable(std::string self) {
 }
 
 std::optional<NameIndex> NameTable::IndexOf(std::string_view name) {
-  if (name.empty() || name.size() > 512) return std::nullopt;
+  if (name.empty() || name.size() > kNameSizeMax) return std::nullopt;
   const std::string key(name);
   base::MutexLock lock(mu_);
   if (auto found = index_.find(key); found != index_.end()) return found->second;
-  if (names_.size() >= kNamesMax) return std::nullopt;
+  if (names_.size() >= kNamesMax || bytes_ + key.size() > kBytesMax) return std::nullopt;
+  bytes_ += key.size();
   const auto index = static_cast<NameIndex>(names_.size());
   names_.push_back(key);
   index_.emplace(key, index);
   return index;
+}
+
+std::optional<NameIndex> NameTable::Find(std::string_view name) const {
+  const std::string key(name);
+  base::MutexLock lock(mu_);
+  const auto found = index_.find(key);
+  return found != index_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+size_t NameTable::size() const {
+  base::MutexLock lock(mu_);
+  return names_.size();
 }
 
 std::string NameTable::NameOf(NameIndex index) const {
@@ -56,14 +69,34 @@ std::string NameTable::NameOf(NameIndex index) const {
   return index < names_.size() ? names_[index] : std::string();
 }
 
-std::optional<ScopeTable::Entry> ScopeTable::Intern(const routing::Scope& scope) {
-  if (scope.tenant.size() + scope.domain.size() + scope.object_set.size() > kScopeSizeMax) {
-    return std::nullopt;
+namespace {
+bool IsTooLarge(const routing::Scope& scope) {
+  return scope.tenant.size() + scope.domain.size() + scope.object_set.size() > kScopeSizeMax;
+}
+}  // namespace
+
+std::optional<ScopeTable::Entry> ScopeTable::Look(const routing::Scope& scope) const {
+  if (IsTooLarge(scope)) return std::nullopt;
+  const std::string text = routing::ScopeText(scope);
+  {
+    base::MutexLock lock(mu_);
+    if (auto found = index_.find(text); found != index_.end()) return found->second;
   }
+  return Entry{kNoScope, routing::ScopeSeed(scope)};
+}
+
+size_t ScopeTable::size() const {
+  base::MutexLock lock(mu_);
+  return scopes_.size();
+}
+
+std::optional<ScopeTable::Entry> ScopeTable::Intern(const routing::Scope& scope) {
+  if (IsTooLarge(scope)) return std::nullopt;
   const std::string text = routing::ScopeText(scope);
   base::MutexLock lock(mu_);
   if (auto found = index_.find(text); found != index_.end()) return found->second;
-  if (scopes_.size() >= kScopesMax) return std::nullopt;
+  if (scopes_.size() >= kScopesMax || bytes_ + text.size() > kBytesMax) return std::nullopt;
+  bytes_ += text.size();
   const Entry entry{static_cast<ScopeIndex>(scopes_.size()), routing::ScopeSeed(scope)};
   scopes_.push_back(scope);
   index_.emplace(text, entry);

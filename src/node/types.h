@@ -41,6 +41,7 @@ ErrorReason ErrorReasonOf(ItemCode code);
 using NameIndex = uint32_t;   // Of a node's "stable_id:epoch" in NameTable. 0 is this node.
 using ScopeIndex = uint32_t;  // Of a scope in ScopeTable.
 inline constexpr NameIndex kSelf = 0;
+inline constexpr ScopeIndex kNoScope = ~ScopeIndex{0};  // Of none in the table: no key has it.
 
 struct KeyRef {
   uint64_t hash = 0;
@@ -71,20 +72,27 @@ struct KeyedRoute {
   Route route;
 };
 
+inline constexpr size_t kNameSizeMax = 512;  // Of a node's name.
+
 // Small stable numbers for node names, so that a replica is 24 bytes. Append-only, bounded.
 // Thread-safe.
 class NameTable {
  public:
   explicit NameTable(std::string self);
-  // nullopt: the table is full (kNamesMax) or the name is malformed.
+  // nullopt: the table is full (kNamesMax, kBytesMax) or the name is malformed.
   std::optional<NameIndex> IndexOf(std::string_view name);
+  // nullopt: the name is not in the table. Adds nothing.
+  std::optional<NameIndex> Find(std::string_view name) const;
   std::string NameOf(NameIndex index) const;
+  size_t size() const;
 
  private:
   static constexpr size_t kNamesMax = 1 << 20;
+  static constexpr size_t kBytesMax = 64 << 20;  // Of all names.
   mutable base::Mutex mu_;
   std::unordered_map<std::string, NameIndex> index_ MC_GUARDED_BY(mu_);
   std::vector<std::string> names_ MC_GUARDED_BY(mu_);
+  size_t bytes_ MC_GUARDED_BY(mu_) = 0;
 };
 
 // Of the three fields of a scope together; peers and callers can name no larger one.
@@ -98,15 +106,21 @@ class ScopeTable {
     ScopeIndex index = 0;
     uint64_t seed = 0;
   };
-  // nullopt: the table is full (kScopesMax), or the scope is too large.
+  // nullopt: the table is full (kScopesMax, kBytesMax), or the scope is too large.
   std::optional<Entry> Intern(const routing::Scope& scope);
+  // For what a peer asks of a key and stores nothing: adds nothing. A scope that nothing was stored
+  // in here has kNoScope, with its seed. nullopt: the scope is too large.
+  std::optional<Entry> Look(const routing::Scope& scope) const;
   routing::Scope ScopeOf(ScopeIndex index) const;
+  size_t size() const;
 
  private:
   static constexpr size_t kScopesMax = 1 << 20;
+  static constexpr size_t kBytesMax = 64 << 20;  // Of all scopes.
   mutable base::Mutex mu_;
   std::unordered_map<std::string, Entry> index_ MC_GUARDED_BY(mu_);
   std::vector<routing::Scope> scopes_ MC_GUARDED_BY(mu_);
+  size_t bytes_ MC_GUARDED_BY(mu_) = 0;
 };
 
 inline KeyRef MakeKeyRef(ScopeTable::Entry scope, std::string_view key) {

@@ -278,5 +278,45 @@ TEST(HostileCalls, MutatedMessagesNeverCrashAndLeaveNoDebt) {
   });
 }
 
+TEST(HostileCalls, QuestionsAboutNewScopesAndByNewPeersLeaveNothing) {
+  Simulated(30, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    const auto ask = [&](MessageType type, auto message, int i) {
+      message.mutable_scope()->set_tenant("tenant-" + std::to_string(i));
+      message.mutable_origin()->set_node("peer-" + std::to_string(i) + ":1");
+      EXPECT_TRUE(Serve(service, static_cast<uint16_t>(type), message.SerializeAsString(), 0,
+                        node.Deadline()));
+    };
+    const size_t scopes = node.core().scopes.size();
+    const size_t names = node.core().names.size();
+    for (int i = 0; i < 50; ++i) {
+      auto get = WithKey(v1::GetRequest());
+      get.add_limits(100);
+      get.set_has_storage(true);
+      ask(MessageType::kGet, get, i);
+      ask(MessageType::kExist, WithKey(v1::ExistRequest()), i);
+      ask(MessageType::kRoute, WithKey(v1::RouteRequest()), i);
+      ask(MessageType::kRemove, WithKey(v1::RemoveRequest()), i);
+      ask(MessageType::kRemoveAll, v1::RemoveAllRequest(), i);
+    }
+    EXPECT_EQ(node.core().scopes.size(), scopes);
+    EXPECT_EQ(node.core().names.size(), names);
+  });
+}
+
+TEST(HostileCalls, NobodyHasANameOfMegabytes) {
+  Simulated(31, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    auto remove = WithKey(v1::RemoveRequest());
+    remove.mutable_origin()->set_node(std::string(1 << 20, 'n'));
+    EXPECT_FALSE(Serve(service, static_cast<uint16_t>(MessageType::kRemove),
+                       remove.SerializeAsString(), 0, node.Deadline()));
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node

@@ -43,6 +43,46 @@ TEST(NameTable, GivesEachNameOneNumberToAllThreads) {
   }
 }
 
+TEST(NameTable, HoldsABoundedNumberOfBytes) {
+  NameTable names("self:1");
+  size_t bytes = 0;
+  for (int i = 0; i < 1'000'000; ++i) {
+    std::string name = std::to_string(i) + std::string(500, 'x');
+    if (!names.IndexOf(name)) break;
+    bytes += name.size();
+  }
+  EXPECT_LE(bytes, 64u << 20);
+  EXPECT_GE(bytes, 60u << 20);
+  EXPECT_TRUE(names.IndexOf("self:1"));
+  EXPECT_FALSE(names.Find("another:1"));
+  EXPECT_EQ(names.Find("self:1"), kSelf);
+}
+
+TEST(ScopeTable, HoldsABoundedNumberOfBytes) {
+  ScopeTable scopes;
+  const auto first = scopes.Intern({"t", "d", "o"});
+  const auto large = [](int i) {
+    return routing::Scope{std::to_string(i), std::string(kScopeSizeMax - 20, 'd'), "o"};
+  };
+  int count = 0;
+  while (count < 1'000'000 && scopes.Intern(large(count))) ++count;
+  EXPECT_LE(count * kScopeSizeMax, 66u << 20);
+  EXPECT_GE(count * kScopeSizeMax, 60u << 20);
+  EXPECT_EQ(scopes.Intern({"t", "d", "o"})->index, first->index);
+}
+
+TEST(ScopeTable, ALookAddsNothing) {
+  ScopeTable scopes;
+  const auto known = scopes.Intern({"t", "d", "o"});
+  EXPECT_EQ(scopes.Look({"t", "d", "o"})->index, known->index);
+  const auto other = scopes.Look({"other", "d", "o"});
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->index, kNoScope);
+  EXPECT_EQ(scopes.size(), 1u);
+  EXPECT_EQ(other->seed, scopes.Intern({"other", "d", "o"})->seed);
+  EXPECT_FALSE(scopes.Look({std::string(kScopeSizeMax, 'x'), "d", "o"}));
+}
+
 TEST(ScopeTable, TellsFieldsApartWhateverTheirSpelling) {
   ScopeTable scopes;
   const auto ab_c = scopes.Intern({"ab", "c", "d"});
