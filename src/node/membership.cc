@@ -207,7 +207,7 @@ void Membership::RestorePolicy() {
 Status Membership::HeartbeatNow(std::optional<uint64_t> ttl_ms) {
   if (ttl_ms) lease_ttl_ms_.store(std::max<uint64_t>(1, *ttl_ms));
   Status status = Renew();
-  if (ttl_ms) beat_->Set();  // The interval follows from it.
+  if (ttl_ms) status.ok() ? beat_->Set() : RenewSoon();  // The interval follows from it.
   return status;
 }
 
@@ -226,7 +226,7 @@ Status Membership::Update(const std::function<void(LeaseRecord&)>& change) {
     state_.store(record_.state);
   }
   Status status = Renew();
-  if (!status) beat_->Set();  // The heartbeat thread goes on trying.
+  if (!status) RenewSoon();  // The heartbeat thread goes on trying.
   return status;
 }
 
@@ -250,18 +250,28 @@ void Membership::NoteHeartbeat(const Status& status) {
       .Set(beat_failures_);
 }
 
+void Membership::RenewSoon() {
+  renew_soon_.store(true);
+  beat_->Set();
+}
+
 void Membership::HeartbeatLoop() {
   // Spread over the interval, so that nodes started together do not beat together.
   uint64_t wait_ms = 1 + runtime_.Random() % std::max<uint64_t>(options_.heartbeat_interval_ms, 1);
+  bool well = true;  // The last one here succeeded.
   while (!stop_.load()) {
     const bool woken = beat_->WaitUntil(runtime_.NowMs() + wait_ms);
     beat_->Clear();
-    if (woken && !stop_.load()) {
-      beat_->WaitUntil(runtime_.NowMs() + runtime_.Random() % kBeatSpreadMs);
+    if (stop_.load()) return;
+    if (woken && !renew_soon_.exchange(false)) {
+      if (well) wait_ms = HeartbeatIntervalMs();
+      continue;
     }
+    if (woken) beat_->WaitUntil(runtime_.NowMs() + runtime_.Random() % kBeatSpreadMs);
     if (stop_.load()) return;
     const Status status = Renew();
     NoteHeartbeat(status);
+    well = status.ok();
     wait_ms = status.ok() ? HeartbeatIntervalMs() : kBeatRetryMs + runtime_.Random() % kBeatRetryMs;
   }
 }
@@ -330,7 +340,7 @@ Status Membership::FetchView() {
   const bool in_force = changes.full && since > 0;  // A view that a whole list is to replace.
   const bool known = std::any_of(changes.leases.begin(), changes.leases.end(),
                                  [&](const LeaseRecord& lease) { return lease.id == self(); });
-  if (in_force && !known) beat_->Set();
+  if (in_force && !known) RenewSoon();
   // Our own lease was lost and recreated, or suspected and cleared, since the last look. (Or it is
   // we who changed it.) The heartbeat that did it may not have returned yet.
   if (since > 0 && known) lease_was_lost_.store(true);
@@ -349,7 +359,7 @@ Status Membership::FetchView() {
   for (const NodeId& id : changes.gone) {
     if (lapsed && members_.contains(id)) {
       unconfirmed_.try_emplace(id, now_ms + lease_ttl_ms());
-      if (id == self()) beat_->Set();
+      if (id == self()) RenewSoon();
       continue;
     }
     unconfirmed_.erase(id);
@@ -372,7 +382,7 @@ void Membership::KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous) 
     if (succeeded) continue;
     members_.emplace(id, lease);
     unconfirmed_.try_emplace(id, until_ms);
-    if (id == self()) beat_->Set();
+    if (id == self()) RenewSoon();
   }
 }
 

@@ -124,6 +124,7 @@ class Membership {
     bool gone = false;
   };
   void HeartbeatLoop();
+  void RenewSoon();  // On the heartbeat thread.
   uint64_t HeartbeatIntervalMs() const;
   void RefreshLoop();
   Status Renew();
@@ -169,6 +170,7 @@ class Membership {
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> lease_was_lost_{false};
   std::atomic<bool> reapply_{false};
+  std::atomic<bool> renew_soon_{false};
   std::atomic<bool> stop_{false};
 
   std::map<NodeId, LeaseRecord> members_;  // Refresher thread only (and Join).
@@ -184,7 +186,7 @@ class Membership {
   std::optional<RoutePolicy> policy_ MC_GUARDED_BY(mu_);
   std::map<NodeId, Suspicion> suspicions_ MC_GUARDED_BY(mu_);
 
-  std::unique_ptr<Event> beat_;     // Set: renew now.
+  std::unique_ptr<Event> beat_;     // Set: renew, if renew_soon_ says so, else with a new interval.
   std::unique_ptr<Event> refresh_;  // Set: poll now.
   std::unique_ptr<Event> fetched_;  // Set after every fetch.
   std::unique_ptr<Thread> heartbeat_thread_;

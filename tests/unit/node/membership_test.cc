@@ -190,6 +190,17 @@ TEST(Membership, AHeartbeatThatSaysUntilWhenSetsForHowLongAllRenew) {
   });
 }
 
+TEST(Membership, AHeartbeatWithANewLeaseIsOne) {
+  InWorld(46, [](World& world) {
+    auto a = world.Started("a");
+    ASSERT_TRUE(a->HeartbeatNow(8'000).ok());
+    world.runtime.SleepMs(1'500);  // The heartbeat thread has heard of it.
+    EXPECT_GE(a->LeaseAgeMs(), 1'500u);
+    world.runtime.SleepMs(2'000);
+    EXPECT_LE(a->LeaseAgeMs(), 2'000u);  // And it goes on.
+  });
+}
+
 TEST(Membership, ALeaseThatLapsesLeavesTheView) {
   InWorld(8, [](World& world) {
     auto a = world.Started("a");
