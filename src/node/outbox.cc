@@ -59,8 +59,7 @@ void Outbox::Push(NameIndex owner, Notice notice) {
       return;
     }
     queue.notices.push_back(notice);
-    ++size_;
-    untried_.fetch_add(1);
+    NoteQueued(queue);
   }
   work_->Set();
 }
@@ -96,8 +95,7 @@ void Outbox::Mirror(const KeyRef& ref, const Route& route) {
     keyed.ref = {ref.hash, ref.scope, {}};
     keyed.key = std::string(ref.key);
     keyed.route = route;
-    ++size_;
-    untried_.fetch_add(1);
+    NoteQueued(queue);
   }
   if (copies > 1) work_->Set();
 }
@@ -112,12 +110,32 @@ std::optional<NameIndex> Outbox::PeerAt(routing::NodeIndex node) {
   return peer;
 }
 
+void Outbox::NoteQueued(Queue& queue) {
+  ++size_;
+  ++last_number_;
+  if (queue.queued_since == 0) queue.queued_since = last_number_;
+}
+
+bool Outbox::IsUntried(uint64_t number) {
+  base::MutexLock lock(mu_);
+  return std::any_of(queues_.begin(), queues_.end(), [number](const auto& entry) {
+    const Queue& queue = entry.second;
+    return (queue.queued_since != 0 && queue.queued_since <= number) ||
+           (queue.sending_since != 0 && queue.sending_since <= number);
+  });
+}
+
 bool Outbox::Flush(uint64_t deadline_ms) {
-  while (untried_.load() > 0) {
+  uint64_t last = 0;
+  {
+    base::MutexLock lock(mu_);
+    last = last_number_;
+  }
+  while (IsUntried(last)) {
     if (runtime_.NowMs() >= deadline_ms || stop_.load()) return false;
     sent_->Clear();
     work_->Set();
-    if (untried_.load() == 0) break;
+    if (!IsUntried(last)) break;
     sent_->WaitUntil(std::min(deadline_ms, runtime_.NowMs() + 20));
   }
   return true;
@@ -182,8 +200,8 @@ std::optional<Outbox::Batch> Outbox::Take() {
   last_ = batch.peer = found->first;
   Queue& queue = found->second;
   queue.busy = true;
-  batch.fresh = queue.notices.size() + queue.mirrors.size();
-  size_ -= batch.fresh;
+  queue.sending_since = std::exchange(queue.queued_since, 0);
+  size_ -= queue.notices.size() + queue.mirrors.size();
   if (now_ms >= queue.later_ms) {
     later_size_ -= queue.later.size();
     batch.notices.swap(queue.later);
@@ -201,6 +219,7 @@ void Outbox::Done(const Batch& batch, std::span<const Notice> failed) {
     const auto found = queues_.find(batch.peer);
     Queue& queue = found->second;
     queue.busy = false;
+    queue.sending_since = 0;
     more = !queue.notices.empty() || !queue.mirrors.empty();
     for (const Notice& notice : failed) {
       if (notice.tries + 1 >= kTriesMax || later_size_ >= kQueueMax) {
@@ -213,7 +232,6 @@ void Outbox::Done(const Batch& batch, std::span<const Notice> failed) {
       ++later_size_;
     }
     if (!more && queue.later.empty()) queues_.erase(found);
-    untried_.fetch_sub(batch.fresh);
   }
   if (more) work_->Set();  // Whoever watched passed it over.
   sent_->Set();

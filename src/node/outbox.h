@@ -35,8 +35,7 @@ class Outbox {
   void NoteReleased(bool own) { (own ? released_own_ : released_remote_).Increment(); }
   // `route` is what the key's authority, this node, now says; no replicas: it is gone.
   void Mirror(const KeyRef& ref, const Route& route);
-  // Waits until all that is queued, also meanwhile, has been tried once. False: not by the
-  // deadline.
+  // Waits until all that is queued by now has been tried once. False: not by the deadline.
   bool Flush(uint64_t deadline_ms);
 
  private:
@@ -61,12 +60,14 @@ class Outbox {
     std::vector<Notice> later;  // To be tried again,
     uint64_t later_ms = 0;      // from then on.
     bool busy = false;          // A thread is sending to it.
+    // The number of the oldest that was not tried yet: queued, and being sent; 0: none is.
+    uint64_t queued_since = 0;
+    uint64_t sending_since = 0;
   };
   struct Batch {
     NameIndex peer = kSelf;
     std::vector<Notice> notices;
     std::vector<KeyedRoute> mirrors;
-    size_t fresh = 0;  // Of these, those that were not tried before.
   };
   void Push(NameIndex owner, Notice notice);
   void Loop(Event& turn);
@@ -84,6 +85,9 @@ class Outbox {
   // False: the peer does not answer; those that it did not get are dropped.
   bool SendMirrors(const routing::ViewNode& peer, std::span<const KeyedRoute> mirrors);
   bool HasRoom(const Queue& queue) const MC_REQUIRES(mu_);
+  void NoteQueued(Queue& queue) MC_REQUIRES(mu_);
+  // Whether something with that number or an older one has not been tried yet.
+  bool IsUntried(uint64_t number);
   // The name of a node of peers_view_. Each put asks for it, so it is looked up once.
   std::optional<NameIndex> PeerAt(routing::NodeIndex node) MC_REQUIRES(mu_);
 
@@ -97,16 +101,16 @@ class Outbox {
   std::vector<std::unique_ptr<Event>> turns_;  // Of the threads: it is to watch now.
   std::vector<std::unique_ptr<Thread>> threads_;
   std::atomic<bool> stop_{false};
-  std::atomic<size_t> untried_{0};  // Queued or being sent for the first time.
 
   base::Mutex mu_;
   std::map<NameIndex, Queue> queues_ MC_GUARDED_BY(mu_);
   std::vector<Event*> idle_ MC_GUARDED_BY(mu_);  // Turns of the threads that wait for one.
   bool watched_ MC_GUARDED_BY(mu_) = false;
-  NameIndex last_ MC_GUARDED_BY(mu_) = kSelf;  // Whose turn it was.
-  size_t size_ MC_GUARDED_BY(mu_) = 0;         // Queued; not those to be tried again.
-  size_t later_size_ MC_GUARDED_BY(mu_) = 0;   // To be tried again.
-  ViewPtr peers_view_ MC_GUARDED_BY(mu_);      // What peers_ belongs to.
+  NameIndex last_ MC_GUARDED_BY(mu_) = kSelf;    // Whose turn it was.
+  uint64_t last_number_ MC_GUARDED_BY(mu_) = 0;  // Of what was queued last.
+  size_t size_ MC_GUARDED_BY(mu_) = 0;           // Queued; not those to be tried again.
+  size_t later_size_ MC_GUARDED_BY(mu_) = 0;     // To be tried again.
+  ViewPtr peers_view_ MC_GUARDED_BY(mu_);        // What peers_ belongs to.
   std::vector<std::optional<NameIndex>> peers_ MC_GUARDED_BY(mu_);  // By NodeIndex.
 };
 

@@ -40,6 +40,29 @@ TEST(Outbox, NoticesMakeExtentsLiveAndTakeThemBack) {
   });
 }
 
+TEST(Outbox, AFlushWaitsForWhatWasQueuedBeforeItOnly) {
+  Simulated(8, [](TestCluster& cluster) {
+    TwoNodes world(cluster);
+    cluster.network().SetFaults({.latency_ms_min = 20, .latency_ms_max = 20});
+    ExtentPin extent = Reserve(world.b.core().extents, "k", 100);
+    std::atomic<bool> stop = false;
+    auto traffic = world.runtime.Spawn("traffic", [&] {
+      while (!stop.load()) {
+        world.a.core().outbox.Retired({world.OnB(extent).owner, 0, 0, 1});  // Of no extent.
+        world.runtime.SleepMs(5);
+      }
+    });
+    world.runtime.SleepMs(200);
+    world.a.core().outbox.Retired(world.OnB(extent));
+    const uint64_t start_ms = world.runtime.NowMs();
+    EXPECT_TRUE(world.a.core().outbox.Flush(start_ms + 2'000));
+    EXPECT_EQ(extent->state(), ExtentState::kRetired);
+    EXPECT_LE(world.runtime.NowMs() - start_ms, 300u);
+    stop.store(true);
+    traffic->Join();
+  });
+}
+
 TEST(Outbox, AnOwnerThatWasSilentForAWhileHearsWhatItMissed) {
   Simulated(7, [](TestCluster& cluster) {
     TwoNodes world(cluster);
