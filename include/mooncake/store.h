@@ -100,7 +100,7 @@ struct HandoffPlan {
   std::string stable_id;
   uint64_t from_epoch = 0;
   uint64_t to_epoch = 0;
-  uint64_t deadline_ms = 0;  // From now: how long the successor may take to become active.
+  uint64_t deadline_ms = 0;  // Since 1970: when the successor has to be active by.
 };
 
 enum class Existence : int8_t { kMissing = 0, kPresent = 1 };
@@ -197,7 +197,9 @@ class Store {
   // kNoSpace, with what remains: not enough writable placement targets.
   virtual Result<uint64_t> EvacuateOwnedReplicas();
   // Asks the live standby of the same stable_id (the one with the epoch, or the newest) to take
-  // over. kInvalidState: there is none.
+  // over. `deadline_ms`: when it has to be active by, milliseconds since 1970; less than a time
+  // after 1973 would be counts from now. Without one, a lease from now, at most 30 s.
+  // kInvalidArgument: it is over. kInvalidState: there is no such standby.
   virtual Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
                                           std::optional<uint64_t> deadline_ms);
   virtual std::string MetricsText() = 0;  // Prometheus text format 0.0.4.

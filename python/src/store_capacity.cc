@@ -157,8 +157,10 @@ const PyMethodDef kMethods[] = {
         "plan_handoff",
         "plan_handoff($self, successor_epoch=None, *, deadline_ms=None)\n--\n\n"
         "Ask the live standby of the same stable_id to take over. Returns a dict with\n"
-        "stable_id, from_epoch, to_epoch and deadline_ms: the milliseconds from now that it has,\n"
-        "as given, else the lease time, at most 30000. RuntimeError: there is none."
+        "stable_id, from_epoch, to_epoch and deadline_ms: when it has to be active by, in\n"
+        "milliseconds since 1970. It may be given as such, or in milliseconds from now (anything\n"
+        "below 10**11); else it is a lease from now, at most 30000. RuntimeError: there is no\n"
+        "standby. ValueError: the time is over."
         "\n\nExample:\n"
         "    >>> store.plan_handoff()[\"to_epoch\"]\n"
         "    2\n"),

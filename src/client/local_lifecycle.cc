@@ -10,6 +10,9 @@ namespace mooncake::client {
 
 namespace {
 
+// In 1973. Nobody waits for so long, so what is below counts from now.
+constexpr uint64_t kTimesSinceMs = 100'000'000'000;
+
 Error NotOpen() { return InvalidState("the store is not set up, or it has been closed"); }
 
 void CountLifecycle(Metrics& metrics, const char* action, ErrorCode code) {
@@ -101,14 +104,23 @@ Result<HandoffPlan> LocalStore::PlanHandoff(std::optional<uint64_t> successor_ep
                                             std::optional<uint64_t> deadline_ms) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return NotOpen();
-  const uint64_t wait_ms = deadline_ms.value_or(std::min<uint64_t>(config_.lease_ttl_ms, 30'000));
+  const uint64_t wall_ms = parts_.runtime->WallMs();
+  uint64_t wait_ms = deadline_ms.value_or(std::min<uint64_t>(config_.lease_ttl_ms, 30'000));
+  if (wait_ms >= kTimesSinceMs) {
+    if (wait_ms <= wall_ms) {
+      return InvalidArgument(
+          fmt::format("deadline_ms {}: expected a time after now, {}, in milliseconds since 1970",
+                      wait_ms, wall_ms));
+    }
+    wait_ms -= wall_ms;
+  }
   MC_TRY(const NodeId successor,
          parts_.node->PlanHandoff(successor_epoch, parts_.runtime->NowMs() + wait_ms));
   HandoffPlan plan;
   plan.stable_id = successor.stable_id;
   plan.from_epoch = core_.membership.self().epoch;
   plan.to_epoch = successor.epoch;
-  plan.deadline_ms = wait_ms;
+  plan.deadline_ms = wall_ms + wait_ms;
   return plan;
 }
 

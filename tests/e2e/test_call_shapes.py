@@ -230,9 +230,13 @@ def test_a_handoff_is_planned_for_the_standby_of_the_same_name(
         "from_epoch": 1,
         "to_epoch": 2,
     }
-    assert plan["deadline_ms"] == 20_000  # From now: as long as the lease.
-    again = store.plan_handoff(2, deadline_ms=5_000)
-    assert (again["to_epoch"], again["deadline_ms"]) == (2, 5_000)
+    now_ms = time.time_ns() // 1_000_000
+    assert now_ms < plan["deadline_ms"] <= now_ms + 20_000  # As long as the lease.
+    again = store.plan_handoff(2, deadline_ms=60_000)
+    assert again["to_epoch"] == 2 and again["deadline_ms"] >= now_ms + 60_000
+    assert store.plan_handoff(deadline_ms=now_ms + 70_000)["deadline_ms"] == now_ms + 70_000
+    with pytest.raises(ValueError, match="after now"):
+        store.plan_handoff(deadline_ms=now_ms - 1)
     with pytest.raises(RuntimeError):
         store.plan_handoff(7)
     for wrong in ({"deadline_ms": "soon"}, {"successor_epoch": "two"}):
