@@ -8,6 +8,7 @@
 
 #include "errors.h"
 #include "mooncake/observability.h"
+#include "obs/tracer.h"
 
 namespace mooncake::python {
 namespace {
@@ -45,10 +46,30 @@ void Init(const std::string& filter, const Texts& environment) {
   if (!started.ok()) throw py::value_error(started.error().context);
 }
 
+// A batch_put_from that was made as several calls, which have spans of their own.
+void TraceFanout(uint64_t start_unix_ns, uint64_t duration_ns, uint64_t items, bool good) {
+  obs::Tracer& tracer = obs::Tracer::OfProcess();
+  if (!tracer.enabled()) return;
+  obs::TraceSpan span;
+  span.request = tracer.Begin();
+  if (span.request == 0) return;  // Not in the sample.
+  span.id = tracer.NextSpan();
+  span.name = "python.batch_put_from_fanout";
+  span.operation = "batch_put_from";
+  span.flow = "put";
+  span.result = good ? "ok" : "error";
+  span.start_unix_ns = start_unix_ns;
+  span.duration_ns = duration_ns;
+  span.item_count = items;
+  tracer.Write(span);
+}
+
 }  // namespace
 
 void AddObservability(py::module_& module) {
   using WithoutGil = py::call_guard<py::gil_scoped_release>;
+  module.def("_trace_fanout", &TraceFanout, py::arg("start_unix_ns"), py::arg("duration_ns"),
+             py::arg("items"), py::arg("good"), WithoutGil());
   module.def("_init_tracing", &Init, py::arg("filter"), py::arg("environment"));
   module.def("_start_metrics_server", &Start, py::arg("bind_addr"), py::arg("environment"));
   module.def("_stop_metrics_server", &StopMetricsServer, WithoutGil());

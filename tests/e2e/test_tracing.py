@@ -191,6 +191,32 @@ def run_exporting(url: str, calls: int, **variables: str) -> subprocess.Complete
     )
 
 
+def test_a_batch_that_is_split_over_threads_is_one_span_too(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, sqlite_url: str, tmp_path: Path, server: str
+) -> None:
+    monkeypatch.setenv("MC_STORE_RS_PY_BATCH_PUT_FROM_FANOUT", "3")
+    store = MooncakeDistributedStore()
+    assert store.setup(settings(sqlite_url)) == 0
+    lease = store.local_buffer_pool_try_acquire(4096)
+    assert lease is not None
+    path = tmp_path / "trace.jsonl"
+    fetch(server, f"/tracing?enabled=on&file={path}")
+    try:
+        keys = [f"k{i}" for i in range(10)]
+        assert store.batch_put_from(keys, [lease.ptr] * 10, [1] * 10) == [0] * 10
+    finally:
+        fetch(server, "/tracing/off")
+    lease.release()
+    store.close()
+    spans = [json.loads(line) for line in path.read_text().splitlines()]
+    roots = [span for span in spans if span["role"] == "root" and span["flow"] == "put"]
+    names = sorted(span["span_name"] for span in roots)
+    assert names == ["python.batch_put_from_fanout"] + ["store.batch_put_from"] * 3
+    whole = next(span for span in roots if span["phase"] == "python")
+    assert whole["attributes"]["mooncake.item_count"] == 10 and whole["result"] == "ok"
+    assert all(whole["duration_us"] >= s["duration_us"] for s in roots if s["phase"] == "api")
+
+
 def test_spans_are_exported_over_otlp(collector: Collector, sqlite_url: str) -> None:
     done = run_exporting(
         sqlite_url,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import time
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -169,5 +170,9 @@ def _put_fanned(
         parts = [part[start : start + step] for part in lists]
         return put(store, *parts, **options)
 
+    start_unix_ns, start_ns = time.time_ns(), time.monotonic_ns()
     with ThreadPoolExecutor(width, thread_name_prefix="mooncake-put") as pool:
-        return [code for part in pool.map(put_part, range(0, count, step)) for code in part]
+        codes = [code for part in pool.map(put_part, range(0, count, step)) for code in part]
+    duration_ns = time.monotonic_ns() - start_ns
+    native._trace_fanout(start_unix_ns, duration_ns, count, not any(codes))
+    return codes
