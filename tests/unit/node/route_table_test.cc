@@ -76,7 +76,7 @@ TEST_F(RouteTableTest, EverySlotOfALargeClusterHasAStateOfItsOwn) {
     table.Import(other, RouteOf(1, {Remote(2)}), true);
     EXPECT_EQ(table.route_count(), 2u);
     foreign[table.SlotOf(other)] = true;
-    table.DropMirrors(foreign, 0);
+    table.DropMirrors(foreign, 0, 1);
     EXPECT_EQ(table.route_count(), 1u);
     EXPECT_EQ(table.Lookup(served, nullptr, nullptr), kItemOk);
     size_t exported = 0;
@@ -350,8 +350,8 @@ TEST_F(RouteTableTest, DropsMirrorsOfSlotsThatItIsNoRankOfAnyMore) {
 }
 
 TEST_F(RouteTableTest, TakesNoMirrorThatComesAfterItStoppedToBeARank) {
-  std::vector<bool> foreign(routing::kSlotCount, true);
-  foreign[RefOf("kept").slot()] = false;
+  std::vector<bool> foreign(table_.slots().count(), true);
+  foreign[SlotOf(RefOf("kept"))] = false;
   table_.DropMirrors(foreign, 1, 7);
   table_.Import(RefOf("late"), RouteOf(5, {Remote(1)}), true, 6);
   table_.Import(RefOf("late"), RouteOf(5, {Remote(1)}), true, 7);
