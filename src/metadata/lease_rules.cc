@@ -150,6 +150,7 @@ Result<uint64_t> LeaseRules::PutDocument(const std::string& name, const std::str
     return Conflict(fmt::format("document {} has version {}, expected was {}", name, present,
                                 expected_version));
   }
+  if (name.starts_with(MetadataStore::kWatchedPrefix)) NextRevision();
   if (text.empty()) {
     table_.EraseDocument(name);
     return 0;

@@ -61,6 +61,8 @@ class LeaseTable {
   virtual MetadataStore::Document ReadDocument(const std::string& name) = 0;
   virtual void WriteDocument(const std::string& name, const MetadataStore::Document& document) = 0;
   virtual void EraseDocument(const std::string& name) = 0;
+  // Ordered by name.
+  virtual std::vector<MetadataStore::NamedDocument> DocumentsNamed(const std::string& prefix) = 0;
 };
 
 }  // namespace mooncake::metadata

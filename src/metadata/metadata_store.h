@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mooncake/result.h"
@@ -133,14 +134,22 @@ class MetadataStore {
 
   // Small named documents with versions, for tenant policies, handoff plans and the like.
   // Get: version 0 and empty text when absent. Put: kConflict unless `expected_version` is the
-  // current one; an empty text deletes. Returns the new version.
+  // current one; an empty text deletes. Returns the new version. A document whose name begins
+  // with kWatchedPrefix belongs to what all nodes act on: each change of it bumps the revision.
+  static constexpr std::string_view kWatchedPrefix = "system/";
   struct Document {
     uint64_t version = 0;
     std::string text;
   };
+  struct NamedDocument {
+    std::string name;
+    Document document;
+  };
   virtual Result<Document> GetDocument(const std::string& name) = 0;
   virtual Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                        uint64_t expected_version) = 0;
+  // The documents whose names begin so, in the order of their names.
+  virtual Result<std::vector<NamedDocument>> ListDocuments(const std::string& prefix) = 0;
 
   // From now on every call, also one that is being waited in, ends by then (Runtime::NowMs), and
   // later ones fail at once. For a node that leaves beside a service that hangs. A later call

@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "metadata/metadata_store.h"
 #include "obs/metrics.h"
@@ -54,6 +55,9 @@ class MeteredMetadata final : public MetadataStore {
                                uint64_t expected_version) override {
     return Metered("metadata.put_document",
                    [&] { return inner_->PutDocument(name, text, expected_version); });
+  }
+  Result<std::vector<NamedDocument>> ListDocuments(const std::string& prefix) override {
+    return Metered("metadata.list_documents", [&] { return inner_->ListDocuments(prefix); });
   }
   void EndBy(uint64_t deadline_ms) override { inner_->EndBy(deadline_ms); }
   bool Denies() const override { return inner_->Denies(); }

@@ -102,4 +102,14 @@ Result<uint64_t> TableStore::PutDocument(const std::string& name, const std::str
   return outcome;
 }
 
+Result<std::vector<MetadataStore::NamedDocument>> TableStore::ListDocuments(
+    const std::string& prefix) {
+  MC_RETURN_IF_ERROR(CheckDocument(prefix, {}));
+  std::vector<NamedDocument> documents;
+  MC_RETURN_IF_ERROR(Transact(Access::kRead, [&](LeaseTable& table, uint64_t) {
+    documents = table.DocumentsNamed(prefix);
+  }));
+  return documents;
+}
+
 }  // namespace mooncake::metadata

@@ -26,6 +26,7 @@ class TableStore : public MetadataStore {
   Result<Document> GetDocument(const std::string& name) final;
   Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                uint64_t expected_version) final;
+  Result<std::vector<NamedDocument>> ListDocuments(const std::string& prefix) final;
 
  protected:
   using Body = std::function<void(LeaseTable& table, uint64_t now_ms)>;

@@ -73,4 +73,9 @@ Result<uint64_t> FaultyMetadata::PutDocument(const std::string& name, const std:
   return Pass([&] { return inner_.PutDocument(name, text, expected_version); });
 }
 
+Result<std::vector<MetadataStore::NamedDocument>> FaultyMetadata::ListDocuments(
+    const std::string& prefix) {
+  return Pass([&] { return inner_.ListDocuments(prefix); });
+}
+
 }  // namespace mooncake::testing

@@ -50,6 +50,7 @@ class FaultyMetadata final : public MetadataStore {
   Result<Document> GetDocument(const std::string& name) override;
   Result<uint64_t> PutDocument(const std::string& name, const std::string& text,
                                uint64_t expected_version) override;
+  Result<std::vector<NamedDocument>> ListDocuments(const std::string& prefix) override;
   void EndBy(uint64_t deadline_ms) override { end_by_ms_ = deadline_ms; }
   bool Denies() const override { return fault_ == MetadataFault::kDenied; }
 

@@ -360,6 +360,22 @@ void EtcdTable::EraseDocument(const std::string& name) {
   WriteMeta(ReadMeta());  // So that the commit puts something, and is known by its nonce.
 }
 
+std::vector<MetadataStore::NamedDocument> EtcdTable::DocumentsNamed(const std::string& prefix) {
+  LoadMeta();
+  const std::string folder = kDocuments + prefix;
+  const std::vector<EtcdRangeResult> found = Read({All(folder)});
+  for (const EtcdKey& key : found[0].keys) Keep(key);
+  std::vector<MetadataStore::NamedDocument> named;
+  for (auto it = cells_.lower_bound(folder); it != cells_.end() && it->first.starts_with(folder);
+       ++it) {
+    if (!it->second.value) continue;
+    std::string_view text = *it->second.value;
+    const uint64_t version = Number(TakeWord(text));
+    named.push_back({it->first.substr(kDocuments.size()), {version, std::string(text)}});
+  }
+  return named;
+}
+
 Result<bool> EtcdTable::ExtendLeases(EtcdGrants& grants) {
   const auto grant = [&](uint64_t seconds) -> Result<uint64_t> {
     const auto unused = grants.find(seconds);

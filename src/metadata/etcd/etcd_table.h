@@ -66,6 +66,7 @@ class EtcdTable final : public LeaseTable {
   MetadataStore::Document ReadDocument(const std::string& name) override;
   void WriteDocument(const std::string& name, const MetadataStore::Document& document) override;
   void EraseDocument(const std::string& name) override;
+  std::vector<MetadataStore::NamedDocument> DocumentsNamed(const std::string& prefix) override;
 
   // The first read that failed, if any: nothing that was decided on it may take effect.
   const Status& status() const { return status_; }

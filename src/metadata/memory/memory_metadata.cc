@@ -95,6 +95,15 @@ class MemoryState::Table final : public LeaseTable {
 
   void EraseDocument(const std::string& name) override { documents_.erase(name); }
 
+  std::vector<MetadataStore::NamedDocument> DocumentsNamed(const std::string& prefix) override {
+    std::vector<MetadataStore::NamedDocument> named;
+    for (auto it = documents_.lower_bound(prefix);
+         it != documents_.end() && it->first.starts_with(prefix); ++it) {
+      named.push_back({it->first, it->second});
+    }
+    return named;
+  }
+
  private:
   struct Mark {
     uint64_t epoch = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <map>
 #include <utility>
 
 #include "metadata/lease_rules.h"
@@ -156,6 +157,20 @@ Result<uint64_t> RedisMetadata::PutDocument(const std::string& name, const std::
   if (items[0] == "ok") return version;
   return Conflict(
       fmt::format("document {} has version {}, expected was {}", name, version, expected_version));
+}
+
+Result<std::vector<MetadataStore::NamedDocument>> RedisMetadata::ListDocuments(
+    const std::string& prefix) {
+  MC_RETURN_IF_ERROR(CheckDocument(prefix, {}));
+  MC_TRY(const auto items, Run({"list", prefix}, 1));
+  std::map<std::string, Document> sorted;
+  for (size_t i = 1; i + 2 < items.size(); i += 3) {
+    MC_TRY(const uint64_t version, Number(items[i + 1]));
+    sorted[items[i]] = {version, items[i + 2]};
+  }
+  std::vector<NamedDocument> named;
+  for (auto& [name, document] : sorted) named.push_back({name, std::move(document)});
+  return named;
 }
 
 }  // namespace mooncake::metadata

@@ -229,6 +229,7 @@ function ops.put(name, expected, token, text)
   if kept == token then return {'ok', version} end
   if call('HGET', META, 'deleted') == token then return {'ok', '0'} end
   if version ~= expected then return {'held', version} end
+  if string.sub(name, 1, 7) == 'system/' then bump() end
   if text == '' then
     call('HDEL', DOCUMENTS, name)
     call('HSET', META, 'deleted', token)
@@ -239,6 +240,19 @@ function ops.put(name, expected, token, text)
   call('HSET', META, 'document_version', version)
   call('HSET', DOCUMENTS, name, version .. ' ' .. token .. ' ' .. text)
   return {'ok', version}
+end
+
+function ops.list(prefix)
+  local out = {'ok'}
+  for _, name in ipairs(call('HKEYS', DOCUMENTS)) do
+    if string.sub(name, 1, #prefix) == prefix then
+      local version, _, text = document(name)
+      out[#out + 1] = name
+      out[#out + 1] = version
+      out[#out + 1] = text
+    end
+  end
+  return out
 end
 
 sweep()

@@ -148,4 +148,15 @@ void SqliteTable::EraseDocument(const std::string& name) {
   query.Bind(keyspace_).Bind(name).Run();
 }
 
+std::vector<MetadataStore::NamedDocument> SqliteTable::DocumentsNamed(const std::string& prefix) {
+  // Not LIKE: a name may hold its wildcards.
+  SqliteStatement query(connection_,
+                        "SELECT name, version, text FROM documents "
+                        "WHERE keyspace = ? AND substr(name, 1, length(?)) = ? ORDER BY name");
+  query.Bind(keyspace_).Bind(prefix).Bind(prefix);
+  std::vector<MetadataStore::NamedDocument> named;
+  while (query.Step()) named.push_back({query.Text(0), {query.Number(1), query.Text(2)}});
+  return named;
+}
+
 }  // namespace mooncake::metadata

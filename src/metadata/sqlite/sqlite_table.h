@@ -33,6 +33,7 @@ class SqliteTable final : public LeaseTable {
   MetadataStore::Document ReadDocument(const std::string& name) override;
   void WriteDocument(const std::string& name, const MetadataStore::Document& document) override;
   void EraseDocument(const std::string& name) override;
+  std::vector<MetadataStore::NamedDocument> DocumentsNamed(const std::string& prefix) override;
 
  private:
   SqliteConnection& connection_;

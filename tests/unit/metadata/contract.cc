@@ -348,6 +348,43 @@ TEST_P(MetadataContract, DocumentsAreComparedAndSwapped) {
   EXPECT_EQ(store_->PutDocument("", "x", 0).code(), ErrorCode::kInvalidArgument);
 }
 
+TEST_P(MetadataContract, DocumentsAreListedByThePrefixOfTheirNames) {
+  for (const char* name : {"p/b", "p/a", "p", "q/a", "p_x"}) {
+    ASSERT_TRUE(store_->PutDocument(name, std::string("text of ") + name, 0).ok());
+  }
+  ASSERT_TRUE(world_->Connect("other")->PutDocument("p/c", "x", 0).ok());
+  const auto listed = store_->ListDocuments("p/");
+  ASSERT_TRUE(listed.ok()) << listed.error().ToString();
+  ASSERT_THAT(*listed, SizeIs(2));
+  EXPECT_EQ((*listed)[0].name, "p/a");
+  EXPECT_EQ((*listed)[1].name, "p/b");
+  EXPECT_EQ((*listed)[1].document.text, "text of p/b");
+  EXPECT_EQ((*listed)[1].document.version, store_->GetDocument("p/b").value_or({}).version);
+  ASSERT_TRUE(store_->PutDocument("p/a", "", (*listed)[0].document.version).ok());
+  EXPECT_THAT(store_->ListDocuments("p/").value_or({}), SizeIs(1));
+  EXPECT_THAT(store_->ListDocuments("nobody/").value_or({{"x", {}}}), SizeIs(0));
+  EXPECT_EQ(store_->ListDocuments("").code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_P(MetadataContract, AChangeOfAWatchedDocumentIsAChangeOfTheMembership) {
+  MustAcquire("n");
+  const uint64_t before = store_->Poll().value_or(0);
+  ASSERT_TRUE(store_->PutDocument("d", "x", 0).ok());
+  EXPECT_EQ(store_->Poll().value_or(0), before);
+  const auto put = store_->PutDocument("system/d", "x", 0);
+  ASSERT_TRUE(put.ok()) << put.error().ToString();
+  const uint64_t after = store_->Poll().value_or(0);
+  EXPECT_GT(after, before);
+  const MembershipChanges changes = Changes(before);
+  EXPECT_EQ(changes.revision, after);
+  EXPECT_FALSE(changes.full);
+  EXPECT_THAT(changes.leases, SizeIs(0));
+  EXPECT_EQ(store_->PutDocument("system/d", "y", 1).code(), ErrorCode::kConflict);
+  EXPECT_EQ(store_->Poll().value_or(0), after);
+  EXPECT_TRUE(store_->PutDocument("system/d", "", *put).ok());
+  EXPECT_GT(store_->Poll().value_or(0), after);
+}
+
 TEST_P(MetadataContract, KeyspacesAreSeparate) {
   MustAcquire("n");
   std::unique_ptr<MetadataStore> other = world_->Connect("other");
