@@ -51,6 +51,7 @@ enum class ErrorReason : uint8_t {
   kTimeout,     // A peer was silent for the stall limit, or the call's limit passed.
   kOtherScope,  // The key has a value under another tenant, domain or object_set.
   kTooLarge,    // No segment of the cluster is as large as the value.
+  kOverQuota,   // The tenant's quota has no room for it.
 };
 
 struct Error {

@@ -29,6 +29,7 @@
 #include "mooncake/bytes.h"
 #include "mooncake/config.h"
 #include "mooncake/result.h"
+#include "mooncake/tenant_policy.h"
 
 namespace mooncake {
 
@@ -202,6 +203,16 @@ class Store {
   // kInvalidArgument: it is over. kInvalidState: there is no such standby.
   virtual Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
                                           std::optional<uint64_t> deadline_ms);
+  // The policy of a tenant in the whole cluster (tenant_policy.h). Set returns its version; when it
+  // returns, every node that answers follows the policy. `expected_version`, 0 for none: kConflict
+  // unless that is the one in force. kInvalidArgument: a tenant that is empty or too long.
+  // kUnsupported: a policy that no node follows, or a store that is not a node itself. kMetadata:
+  // the service did not answer. Get and Delete, kNotFound: the tenant has none.
+  virtual Result<uint64_t> SetTenantPolicy(std::string_view tenant, const TenantPolicy& policy,
+                                           std::optional<uint64_t> expected_version = std::nullopt);
+  virtual Result<TenantPolicyRecord> GetTenantPolicy(std::string_view tenant);
+  virtual Status DeleteTenantPolicy(std::string_view tenant,
+                                    std::optional<uint64_t> expected_version = std::nullopt);
   virtual std::string MetricsText() = 0;  // Prometheus text format 0.0.4.
   // Counts a call that was refused before a method of the store was called for it: the thread's
   // ApiScope has its name and its refused items (observability.h).

@@ -59,6 +59,7 @@ constexpr std::pair<ErrorCode, const char*> kReasonNames[] = {
     {ErrorCode::kOk, "timeout"},
     {ErrorCode::kOk, "other_scope"},
     {ErrorCode::kOk, "too_large"},
+    {ErrorCode::kOk, "over_quota"},
     {ErrorCode::kNotFound, "absent"},
     {ErrorCode::kInvalidState, "invalid_state"},
     {ErrorCode::kMetadata, "metadata"},
@@ -74,8 +75,8 @@ constexpr std::pair<ErrorCode, const char*> kReasonNames[] = {
 };
 constexpr size_t kTimeoutReason = static_cast<size_t>(ErrorReason::kTimeout);
 static_assert(std::string_view(kReasonNames[kTimeoutReason].second) == "timeout");
-static_assert(std::string_view(kReasonNames[static_cast<size_t>(ErrorReason::kTooLarge)].second) ==
-              "too_large");
+static_assert(std::string_view(kReasonNames[static_cast<size_t>(ErrorReason::kOverQuota)].second) ==
+              "over_quota");
 
 size_t ReasonOf(ErrorCode code, ErrorReason reason) {
   if (reason != ErrorReason::kUnspecified) return static_cast<size_t>(reason);

@@ -101,7 +101,7 @@ class CallMetrics {
  private:
   enum Outcome : uint8_t { kOk, kMiss, kConflict, kError };
   static constexpr size_t kOutcomes = 4;
-  static constexpr size_t kReasons = 18;
+  static constexpr size_t kReasons = 19;
 
   // A call touches as little as it can: the number of calls is that of the observations of
   // `duration`, and Refresh derives the rest. What is null was never needed.

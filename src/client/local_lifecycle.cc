@@ -100,6 +100,26 @@ Result<uint64_t> LocalStore::EvacuateOwnedReplicas() {
       result.last_error.ToString()));
 }
 
+Result<uint64_t> LocalStore::SetTenantPolicy(std::string_view tenant, const TenantPolicy& policy,
+                                             std::optional<uint64_t> expected_version) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  return parts_.node->SetTenantPolicy(tenant, policy, expected_version);
+}
+
+Result<TenantPolicyRecord> LocalStore::GetTenantPolicy(std::string_view tenant) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  return parts_.node->GetTenantPolicy(tenant);
+}
+
+Status LocalStore::DeleteTenantPolicy(std::string_view tenant,
+                                      std::optional<uint64_t> expected_version) {
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!pass) return NotOpen();
+  return parts_.node->DeleteTenantPolicy(tenant, expected_version);
+}
+
 Result<HandoffPlan> LocalStore::PlanHandoff(std::optional<uint64_t> successor_epoch,
                                             std::optional<uint64_t> deadline_ms) {
   base::Gate::Pass pass(parts_.node->gate());

@@ -65,6 +65,11 @@ class LocalStore final : public Store {
   Status DrainSegment(const std::string& name) override;
   Result<bool> RetireSegment(const std::string& name) override;
   Result<uint64_t> EvacuateOwnedReplicas() override;
+  Result<uint64_t> SetTenantPolicy(std::string_view tenant, const TenantPolicy& policy,
+                                   std::optional<uint64_t> expected_version) override;
+  Result<TenantPolicyRecord> GetTenantPolicy(std::string_view tenant) override;
+  Status DeleteTenantPolicy(std::string_view tenant,
+                            std::optional<uint64_t> expected_version) override;
   Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
                                   std::optional<uint64_t> deadline_ms) override;
   std::string MetricsText() override;

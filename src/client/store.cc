@@ -25,6 +25,16 @@ Result<uint64_t> Store::EvacuateOwnedReplicas() { return NotANode("evacuate_owne
 Result<HandoffPlan> Store::PlanHandoff(std::optional<uint64_t>, std::optional<uint64_t>) {
   return NotANode("plan_handoff");
 }
+Result<uint64_t> Store::SetTenantPolicy(std::string_view, const TenantPolicy&,
+                                        std::optional<uint64_t>) {
+  return NotANode("set_tenant_policy");
+}
+Result<TenantPolicyRecord> Store::GetTenantPolicy(std::string_view) {
+  return NotANode("get_tenant_policy");
+}
+Status Store::DeleteTenantPolicy(std::string_view, std::optional<uint64_t>) {
+  return NotANode("delete_tenant_policy");
+}
 
 Status Store::Put(std::string_view key, ConstBytes value, const PutOptions& options) {
   const ApiScope scope(NameOr("put"));

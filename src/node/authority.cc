@@ -4,14 +4,16 @@
 
 namespace mooncake::node {
 
-ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version) {
+ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version,
+                      Charge* charge) {
   Superseded superseded;
   const ExtentPin local = publication.local;
   const std::vector<Place> remote = publication.remote;
   Route mirrored{
       0,     publication.size, publication.checksum, publication.has_checksum, publication.soft_pin,
       remote};
-  const ItemCode code = core.routes.Publish(ref, std::move(publication), version, &superseded);
+  const ItemCode code =
+      core.routes.Publish(ref, std::move(publication), version, &superseded, charge);
   if (code != kItemOk) return code;
   if (!superseded.is_the_new_one) {
     if (local) {

@@ -8,8 +8,9 @@ namespace mooncake::node {
 
 // Publishes, makes our own extent live, tells the other owners and the mirror, and gives back
 // what was replaced. On any code but kItemOk nothing is published and the publication's
-// extents stay reserved: the caller gives them back.
-ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version);
+// extents stay reserved: the caller gives them back. `charge` as in RouteTable::Publish.
+ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version,
+                      Charge* charge = nullptr);
 
 // Removes the route and gives its replicas back.
 ItemCode RemoveRoute(Core& core, const KeyRef& ref, uint64_t revision = kNewest);

@@ -8,6 +8,7 @@
 #include "node/authority.h"
 #include "node/migration_worker.h"
 #include "node/outbox.h"
+#include "node/quota.h"
 
 namespace mooncake::node {
 
@@ -72,28 +73,79 @@ void ServeRoute(Core& core, const v1::RouteRequest& request, v1::RouteReply* rep
   reply->set_revision(core.view()->revision());
 }
 
-void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishReply* reply,
-                  bool* valid) {
+namespace {
+
+// The routes of a request and, where the tenant has a quota, what was admitted for each.
+struct Publishing {
+  std::vector<Route> routes;
+  std::vector<KeyRef> refs;
+  std::vector<Charge> charges;
+  std::vector<ItemCode> codes;
+};
+
+bool ReadPublishing(Core& core, const v1::PublishRequest& request, ScopeTable::Entry scope,
+                    Publishing* out) {
+  for (const v1::Route& wire : request.routes()) {
+    std::optional<Route> route = ReadRoute(wire, core.names);
+    if (!route || wire.key().empty() || wire.key().size() > kKeySizeMax) return false;
+    out->routes.push_back(*std::move(route));
+    out->refs.push_back(MakeKeyRef(scope, wire.key()));
+  }
+  out->charges.resize(out->refs.size());
+  out->codes.resize(out->refs.size(), kItemOk);
+  return true;
+}
+
+// What the writer had charged before it wrote the copies, or, where it had not or another node
+// answered for the key then, what can be admitted now.
+void ChargePublishing(Core& core, const v1::PublishRequest& request, Publishing* out) {
+  if (out->refs.empty()) return;
+  TenantAccount* account = core.meter.Find(out->refs[0].scope);
+  const auto writer = core.names.IndexOf(request.origin().node());
+  if (account == nullptr || !writer) return;
+  Admission admission{.may_block = true, .deadline_ms = core.runtime.NowMs() + kSyncMs};
+  for (size_t i = 0; i < out->refs.size(); ++i) {
+    out->charges[i] = account->Take(*writer, out->refs[i]);
+    if (out->charges[i]) continue;
+    const Route& route = out->routes[i];
+    out->codes[i] =
+        Admit(core, {out->refs[i], route.size, route.replicas.size(), request.if_absent()},
+              admission, &out->charges[i]);
+  }
+}
+
+}  // namespace
+
+bool ServePublish(Core& core, const v1::PublishRequest& request, bool may_block,
+                  v1::PublishReply* reply, bool* valid) {
   const auto scope = core.scopes.Intern(ReadScope(request.scope()));
   *valid = scope && request.routes_size() <= static_cast<int>(kItemsPerMessageMax);
-  if (!*valid) return;
-  for (const v1::Route& wire : request.routes()) {
-    const std::optional<Route> route = ReadRoute(wire, core.names);
-    *valid = route && !wire.key().empty() && wire.key().size() <= kKeySizeMax;
-    if (!*valid) return;
-    const KeyRef ref = MakeKeyRef(*scope, wire.key());
+  if (!*valid) return true;
+  // A quota may have to be asked about, and what was done by then would be done twice.
+  if (!may_block && HasQuota(core, scope->index)) return false;
+  Publishing publishing;
+  *valid = ReadPublishing(core, request, *scope, &publishing);
+  if (!*valid) return true;
+  ChargePublishing(core, request, &publishing);
+  for (size_t i = 0; i < publishing.refs.size(); ++i) {
+    const KeyRef& ref = publishing.refs[i];
     Version version = 0;
-    ItemCode code = CodeOf(ErrorCode::kNotFound);
-    if (auto publication = PublicationOf(core, ref, *route)) {
+    ItemCode code = publishing.codes[i];
+    auto publication = code == kItemOk ? PublicationOf(core, ref, publishing.routes[i])
+                                       : std::optional<Publication>();
+    if (publication) {
       publication->if_absent = request.if_absent();
       publication->revision = request.origin().revision();
-      if (request.expect_version()) publication->expected = route->version;
-      code = PublishRoute(core, ref, *std::move(publication), &version);
+      if (request.expect_version()) publication->expected = publishing.routes[i].version;
+      code = PublishRoute(core, ref, *std::move(publication), &version, &publishing.charges[i]);
+    } else if (code == kItemOk) {
+      code = CodeOf(ErrorCode::kNotFound);
     }
     reply->add_codes(code);
     reply->add_versions(version);
   }
   reply->set_revision(core.view()->revision());
+  return true;
 }
 
 void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* reply,
@@ -248,6 +300,8 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
       if (truth.passed_on) reply->add_passed_on(truth.slot);
     }
     reply->mutable_kept()->Add(fenced.kept.begin(), fenced.kept.end());
+    // Others count what is in these slots from now on.
+    if (!fenced.served.empty()) core.meter.SetRevision(0);
     // Somebody knows a newer view. Or an older one: then the slots have to come back.
     core.membership.ReapplySoon();
   }

@@ -13,8 +13,8 @@ namespace mooncake::node {
 bool ServePing(Core& core, const v1::PingRequest& request, bool may_block, v1::PingReply* reply);
 void ServeExist(Core& core, const v1::ExistRequest& request, v1::ExistReply* reply, bool* valid);
 void ServeRoute(Core& core, const v1::RouteRequest& request, v1::RouteReply* reply, bool* valid);
-void ServePublish(Core& core, const v1::PublishRequest& request, v1::PublishReply* reply,
-                  bool* valid);
+bool ServePublish(Core& core, const v1::PublishRequest& request, bool may_block,
+                  v1::PublishReply* reply, bool* valid);
 void ServeRemove(Core& core, const v1::RemoveRequest& request, v1::RemoveReply* reply, bool* valid);
 void ServeRemoveAll(Core& core, const v1::RemoveAllRequest& request, v1::RemoveAllReply* reply,
                     bool* valid);

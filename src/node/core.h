@@ -7,6 +7,7 @@
 #include "node/membership.h"
 #include "node/peers.h"
 #include "node/route_table.h"
+#include "node/tenant_meter.h"
 #include "node/types.h"
 #include "obs/metrics.h"
 #include "runtime/runtime.h"
@@ -16,6 +17,7 @@ namespace mooncake::node {
 class Evictor;
 class MigrationWorker;
 class Outbox;
+class QuotaLedger;
 
 struct NodeOptions {
   routing::Scope scope;  // Of requests that name none.
@@ -45,6 +47,8 @@ struct Core {
   Evictor& evictor;
   Outbox& outbox;
   MigrationWorker& migrations;
+  TenantMeter& meter;
+  QuotaLedger& ledger;
   Counter& checksums_right;  // Values that were read and were those that had been put.
 
   ViewPtr view() const { return membership.view(); }

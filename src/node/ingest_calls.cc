@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <utility>
 
 #include "node/authority.h"
 #include "node/data_calls.h"
 #include "node/evictor.h"
+#include "node/quota.h"
 
 namespace mooncake::node {
 
@@ -32,6 +34,16 @@ class IngestCall : public ServerCall {
       if (core_.membership.state() != NodeState::kActive) {  // Draining: no new copies.
         item.code = CodeOf(ErrorCode::kNoSpace);
         continue;
+      }
+      // Before anything is evicted for it.
+      if (!item.admitted) {
+        const ItemCode admitted = AdmitItem(item, may_block);
+        if (admission_.would_block) return false;
+        if (admitted != kItemOk) {
+          item.code = admitted;
+          continue;
+        }
+        item.admitted = true;
       }
       bool would_block = false;
       ReserveRequest reserve{item.ref, item.size, soft_pin_, writer_, core_.runtime.NowMs(),
@@ -82,10 +94,14 @@ class IngestCall : public ServerCall {
     uint64_t size = 0;
     ItemCode code = kUndecided;
     ExtentPin pin;  // Ours to retire unless Finish passes it on.
+    Charge charge;  // Where the tenant has a quota.
+    bool admitted = false;
   };
 
   // kUndecided: reserve an extent for it.
   virtual ItemCode Gate(const Item& item) = 0;
+  // Whether its tenant may grow by it; asked once of each item that got past the gate.
+  virtual bool Charged() const { return false; }
   // Uses the filled extents; returns the reply.
   virtual std::string Finish() = 0;
 
@@ -115,6 +131,19 @@ class IngestCall : public ServerCall {
   std::string segment_;
 
  private:
+  ItemCode AdmitItem(Item& item, bool may_block) {
+    admission_.would_block = false;
+    if (!Charged() || !HasQuota(core_, item.ref.scope)) return kItemOk;
+    if (!std::exchange(charging_, true)) {
+      admission_.deadline_ms = deadline_ms_ != 0 ? deadline_ms_ : UINT64_MAX;
+      for (const Item& each : items_) {
+        admission_.ahead = admission_.ahead.Plus(LoadOf(each.size, 1));
+      }
+    }
+    admission_.may_block = may_block;
+    return Admit(core_, {item.ref, item.size, 1, false}, admission_, &item.charge);
+  }
+
   bool ReadOrigin(const v1::Origin& origin) {
     if (!core_.membership.IsAddressee(origin.addressee())) return false;
     const auto writer = core_.names.IndexOf(origin.node());
@@ -133,6 +162,8 @@ class IngestCall : public ServerCall {
   uint64_t deadline_ms_ = 0;
   DedupTable::Verdict verdict_ = DedupTable::Verdict::kNew;
   bool owns_sequence_ = false;
+  Admission admission_;
+  bool charging_ = false;
   std::string remembered_;
   std::vector<std::byte> trailer_;
   std::vector<MutableBytes> targets_;
@@ -159,6 +190,8 @@ class PutCall : public IngestCall {
     return message_.if_absent() ? kItemOk : kUndecided;
   }
 
+  bool Charged() const override { return true; }
+
   std::string Finish() override {
     v1::PutReply reply;
     reply.mutable_codes()->Reserve(static_cast<int>(items_.size()));
@@ -173,7 +206,7 @@ class PutCall : public IngestCall {
         publication.if_absent = message_.if_absent();
         publication.revision = message_.origin().revision();
         Version version = 0;
-        item.code = PublishRoute(core_, item.ref, std::move(publication), &version);
+        item.code = PublishRoute(core_, item.ref, std::move(publication), &version, &item.charge);
         if (item.code == kItemOk) item.pin = {};
       }
       reply.add_codes(item.code);

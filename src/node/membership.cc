@@ -347,6 +347,7 @@ Status Membership::FetchView() {
   if (in_force && changes.leases.empty()) {
     return MetadataError("the metadata service lost its data; registering again");
   }
+  MC_RETURN_IF_ERROR(FetchTenantPolicies(in_force));
   std::map<NodeId, LeaseRecord> previous;
   if (changes.full) previous.swap(members_);
   for (LeaseRecord& lease : changes.leases) {

@@ -19,6 +19,7 @@
 
 #include "base/mutex.h"
 #include "metadata/metadata_store.h"
+#include "node/tenant_meter.h"
 #include "obs/metrics.h"
 #include "routing/view.h"
 #include "runtime/runtime.h"
@@ -115,6 +116,8 @@ class Membership {
   // Whether, since the last call, the service has said that this node's lease was lost or that
   // others had given it up: somebody else may have served its slots.
   bool TakeLeaseLoss() { return lease_was_lost_.exchange(false); }
+  // The policies of tenants as of the newest view. Refresher thread, from `on_view`.
+  const TenantMeter::Policies& tenant_policies() const { return tenant_policies_; }
 
  private:
   struct Suspicion {
@@ -134,6 +137,7 @@ class Membership {
   void RefreshOnce();
   void NotePoll(uint64_t asked_ms, bool ok);
   Status FetchView();
+  Status FetchTenantPolicies(bool lost_some);
   void Install(uint64_t revision);
   void NoteRoutes(const routing::ClusterView& view);
   void ReportSuspicions();
@@ -180,6 +184,8 @@ class Membership {
   uint64_t outage_since_ms_ = 0;  // The first of the polls that fail; 0: they do not. Likewise.
   uint64_t outage_ended_ms_ = 0;  // Of the last outage that was long. Likewise.
   std::optional<routing::ViewBuilder> builder_;  // Likewise. Once the slots are known.
+  TenantMeter::Policies tenant_policies_;                   // Likewise.
+  std::map<std::string, std::string> tenant_policy_texts_;  // By document. Likewise.
 
   mutable base::Mutex mu_;
   LeaseRecord record_ MC_GUARDED_BY(mu_);

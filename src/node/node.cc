@@ -21,7 +21,10 @@ constexpr uint64_t kFirstViewMs = 5'000;
 }  // namespace
 
 Node::Node(const NodeConfig& config, NodePorts ports, Private)
-    : config_(config), ports_(ports), handoff_stop_(ports.runtime.NewEvent()) {}
+    : config_(config),
+      ports_(ports),
+      meter_(scopes_, ports.metrics),
+      handoff_stop_(ports.runtime.NewEvent()) {}
 
 Result<std::unique_ptr<Node>> Node::Start(const NodeConfig& config, NodePorts ports) {
   auto node = std::make_unique<Node>(config, ports, Private{});
@@ -54,7 +57,7 @@ Status Node::Open() {
   membership_ = std::make_unique<Membership>(config_.membership, ports_.runtime, ports_.metadata,
                                              ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());
-  routes_ = std::make_unique<RouteTable>(extents_, membership_->slots());
+  routes_ = std::make_unique<RouteTable>(extents_, membership_->slots(), &meter_);
   names_ = std::make_unique<NameTable>(membership_->self_name());
   peers_ = std::make_unique<Peers>(ports_.runtime, ports_.transport, *membership_, ports_.metrics,
                                    config_.options.stall_timeout_ms);
@@ -65,7 +68,7 @@ Status Node::Open() {
   migrations_ = std::make_unique<MigrationWorker>(ports_.runtime);
   core_ = std::make_unique<Core>(
       Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_, scopes_,
-           extents_, *routes_, dedup_, *evictor_, *outbox_, *migrations_,
+           extents_, *routes_, dedup_, *evictor_, *outbox_, *migrations_, meter_, ledger_,
            ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
   evictor_->Start(*core_);
   outbox_->Start(*core_);
@@ -73,7 +76,7 @@ Status Node::Open() {
   migrations_->Start(*core_);
   service_.Open(*core_);
   membership_->Start(
-      [this](const ViewPtr& before, const ViewPtr& after) { ApplyView(*core_, *before, *after); });
+      [this](const ViewPtr& before, const ViewPtr& after) { ApplyNewView(before, after); });
   MC_RETURN_IF_ERROR(SetState(config_.initial_state));
   if (config_.initial_state == NodeState::kStandby) {
     handoff_watch_ = ports_.runtime.Spawn("mc-handoff", [this] { WatchHandoff(); });

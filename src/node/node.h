@@ -17,6 +17,7 @@
 #include "node/outbox.h"
 #include "node/put_op.h"
 #include "node/query_op.h"
+#include "node/quota_ledger.h"
 #include "node/read_op.h"
 #include "node/reconciler.h"
 
@@ -83,6 +84,16 @@ class Node {
   // Brings the lease's idea of the segments up to date with the store's.
   Status PublishSegments();
 
+  // The policy of a tenant, for the whole cluster; returns its version. All nodes that answer
+  // follow it when this returns, the others with their next look at the membership. kConflict:
+  // `expected_version` (0: none yet) is not the current one. kUnsupported, kInvalidArgument: as
+  // TenantPolicyToJson.
+  Result<uint64_t> SetTenantPolicy(std::string_view tenant, const TenantPolicy& policy,
+                                   std::optional<uint64_t> expected_version);
+  // kNotFound: it has none.
+  Result<TenantPolicyRecord> GetTenantPolicy(std::string_view tenant);
+  Status DeleteTenantPolicy(std::string_view tenant, std::optional<uint64_t> expected_version);
+
  private:
   Status Open();
   Status JoinCluster();
@@ -92,6 +103,9 @@ class Node {
   void TellAll(uint64_t revision);
   Result<SegmentStats> FindSegment(const std::string& name) const;
   void WatchHandoff();
+  void ApplyNewView(const ViewPtr& before, const ViewPtr& after);
+  Result<uint64_t> PutTenantPolicy(std::string_view tenant, metadata::KnownPolicy policy,
+                                   std::optional<uint64_t> expected_version);
   // The name of the planned successor once it serves; empty: none was planned, or it is late.
   std::string AwaitSuccessor(uint64_t deadline_ms);
 
@@ -101,9 +115,11 @@ class Node {
   std::string endpoint_;
   NodeService service_;
   ExtentStore extents_;
+  ScopeTable scopes_;
+  TenantMeter meter_;
+  QuotaLedger ledger_;
   std::unique_ptr<RouteTable> routes_;  // Once the cluster's number of slots is known.
   DedupTable dedup_;
-  ScopeTable scopes_;
   std::unique_ptr<Membership> membership_;
   std::unique_ptr<Peers> peers_;
   std::unique_ptr<NameTable> names_;  // Once the own name is known.

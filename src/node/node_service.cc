@@ -4,6 +4,7 @@
 
 #include "node/control_calls.h"
 #include "node/data_calls.h"
+#include "node/quota.h"
 
 namespace mooncake::node {
 
@@ -92,6 +93,20 @@ auto Quick(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
   };
 }
 
+// The same for those that have to block at times.
+template <typename Request, typename Reply_>
+auto AtTimesSlow(bool (*serve)(Core&, const Request&, bool, Reply_*, bool*)) {
+  return [serve](Core& core, const Request& request, bool may_block, Reply_* reply) {
+    bool valid = true;
+    const bool served = serve(core, request, may_block, reply, &valid);
+    if (served && !valid) {
+      reply->Clear();
+      core.metrics.GetCounter("rejected_message_total", {}).Increment();
+    }
+    return served;
+  };
+}
+
 // The same for those that take a while (they walk tables): off the event loop.
 template <typename Request, typename Reply_>
 auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
@@ -136,7 +151,7 @@ std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& requ
       return AcceptMessage<v1::RouteRequest, v1::RouteReply>(*core, request, Quick(ServeRoute));
     case MessageType::kPublish:
       return AcceptMessage<v1::PublishRequest, v1::PublishReply>(*core, request,
-                                                                 Quick(ServePublish));
+                                                                 AtTimesSlow(ServePublish));
     case MessageType::kRemove:
       return AcceptMessage<v1::RemoveRequest, v1::RemoveReply>(*core, request, Quick(ServeRemove));
     case MessageType::kRemoveAll:
@@ -156,6 +171,15 @@ std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& requ
     case MessageType::kMigrate:
       return AcceptMessage<v1::MigrateRequest, v1::MigrateReply>(*core, request,
                                                                  Slow(ServeMigrate));
+    case MessageType::kQuotaCharge:
+      return AcceptMessage<v1::QuotaChargeRequest, v1::QuotaChargeReply>(
+          *core, request, AtTimesSlow(ServeQuotaCharge));
+    case MessageType::kQuotaGrant:
+      return AcceptMessage<v1::QuotaGrantRequest, v1::QuotaGrantReply>(*core, request,
+                                                                       Quick(ServeQuotaGrant));
+    case MessageType::kQuotaSurvey:
+      return AcceptMessage<v1::QuotaSurveyRequest, v1::QuotaSurveyReply>(*core, request,
+                                                                         Quick(ServeQuotaSurvey));
   }
   return nullptr;
 }

@@ -25,6 +25,9 @@ const char* NameOf(MessageType type) {
     case MessageType::kInventory: return "control_route_list_by_replica_owner";
     case MessageType::kMirror: return "control_route_batch_replace";
     case MessageType::kMigrate: return "control_route_migrate";
+    case MessageType::kQuotaCharge:
+    case MessageType::kQuotaGrant: return "control_quota_reserve";
+    case MessageType::kQuotaSurvey: return "control_quota_survey";
   }
   return "control_unknown";
 }

@@ -16,7 +16,7 @@ class PeerMetrics {
   void Note(MessageType type, bool ok, uint64_t ns);
 
  private:
-  static constexpr size_t kTypes = static_cast<size_t>(MessageType::kMigrate) + 1;
+  static constexpr size_t kTypes = static_cast<size_t>(MessageType::kQuotaSurvey) + 1;
   struct Series {
     std::atomic<Counter*> calls{};
     std::atomic<Histogram*> duration{};

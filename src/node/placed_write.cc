@@ -74,8 +74,19 @@ std::vector<uint32_t> PlacedWrite::PlaceAll(const std::vector<uint32_t>& indices
   return writable;
 }
 
+std::vector<uint32_t> PlacedWrite::ReserveQuota(std::vector<uint32_t> writable,
+                                                std::vector<Status>* statuses) {
+  if (writable.empty() || !HasQuota(core_, items_[writable[0]].ref.scope)) return writable;
+  // What is moved evicts nothing; that it does not grow is seen to when it is published.
+  if (items_[writable[0]].relocation != nullptr) return writable;
+  std::vector<uint32_t> copies(items_.size());
+  for (uint32_t i : writable) copies[i] = copies_[i].placement.copies;
+  quota_ = std::make_unique<QuotaReserve>(core_, items_, options_);
+  return quota_->Reserve(std::move(writable), copies, statuses);
+}
+
 void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>* statuses) {
-  const std::vector<uint32_t> writable = PlaceAll(indices, statuses);
+  const std::vector<uint32_t> writable = ReserveQuota(PlaceAll(indices, statuses), statuses);
   WriteCopies(writable);
   std::vector<uint32_t> written;
   for (uint32_t i : writable) {
@@ -326,6 +337,7 @@ Route PlacedWrite::RouteOf(uint32_t i) const {
 
 void PlacedWrite::Published(uint32_t i, Version version) {
   Copies& copies = copies_[i];
+  if (quota_) quota_->Published(i);
   // With if_absent the version may be that of another value: the authority's notice decides.
   if (copies.own && !options_.if_absent) core_.extents.Commit(*copies.own, version);
 }
@@ -360,14 +372,35 @@ bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
   }
   publication->if_absent = options_.if_absent;
   if (item.relocation != nullptr) publication->expected = item.relocation->version;
+  const size_t copies = publication->remote.size() + (publication->local ? 1 : 0);
   Version version = 0;
-  const ItemCode code = PublishRoute(core_, item.ref, *std::move(publication), &version);
+  Charge charge;
+  ItemCode code = ChargeHere(i, copies, &charge);
+  if (code == kItemOk) {
+    code = PublishRoute(core_, item.ref, *std::move(publication), &version, &charge);
+  }
   if (code == kItemRetryLater || code == kItemWrongAuthority) return false;
   if (code != kItemOk) {
     GiveBack(i);
-    (*statuses)[i] = Error{ErrorCodeOf(code), std::string(item.ref.key.substr(0, 128))};
+    (*statuses)[i] = PublishError(code, i);
   }
   return true;
+}
+
+ItemCode PlacedWrite::ChargeHere(uint32_t i, size_t copies, Charge* charge) {
+  const WriteItem& item = items_[i];
+  if (quota_) *charge = quota_->TakeOwn(i);
+  if (*charge || !HasQuota(core_, item.ref.scope)) return kItemOk;
+  Admission admission{.may_block = true, .patient = true, .deadline_ms = options_.deadline_ms};
+  return Admit(core_, {item.ref, item.size, copies, options_.if_absent}, admission, charge);
+}
+
+Error PlacedWrite::PublishError(ItemCode code, uint32_t i) const {
+  const WriteItem& item = items_[i];
+  // Of a value that is moved it can also mean that another one was faster.
+  const bool refused = code == CodeOf(ErrorCode::kConflict) && item.relocation == nullptr;
+  if (refused) return OverQuota(item.ref, item.size);
+  return {ErrorCodeOf(code), std::string(item.ref.key.substr(0, 128))};
 }
 
 void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* statuses) {
@@ -440,7 +473,7 @@ void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector
         again->push_back(i);
       } else {
         GiveBack(i);
-        (*statuses)[i] = Error{ErrorCodeOf(code), std::string(items_[i].ref.key.substr(0, 128))};
+        (*statuses)[i] = PublishError(code, i);
       }
     }
   }

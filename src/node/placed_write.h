@@ -3,11 +3,13 @@
 // back, unless the publish's outcome is unknown: then the owners' reconcilers ask the authority.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "node/placement.h"
 #include "node/put_op.h"
+#include "node/quota_reserve.h"
 #include "node/rounds.h"
 
 namespace mooncake::node {
@@ -34,6 +36,8 @@ class PlacedWrite {
     std::vector<uint32_t> items;
   };
 
+  // Those that the tenant's quota has room for.
+  std::vector<uint32_t> ReserveQuota(std::vector<uint32_t> writable, std::vector<Status>* statuses);
   void WriteCopies(const std::vector<uint32_t>& indices);
   // The next candidate of an item, and one more that has been tried. Copies go to different
   // hosts while there are any. `hosts`: of those that have a copy, or are to get one.
@@ -52,6 +56,9 @@ class PlacedWrite {
   void WriteRemote(const std::vector<Target>& targets);
   std::string WriteMessage(const Target& target);
   void Publish(std::vector<uint32_t> pending, std::vector<Status>* statuses);
+  // What was charged for it, or what can be by now. `copies`: that it has.
+  ItemCode ChargeHere(uint32_t i, size_t copies, Charge* charge);
+  Error PublishError(ItemCode code, uint32_t i) const;
   // True: decided here, the item has its status.
   bool PublishHere(uint32_t i, std::vector<Status>* statuses);
   void PublishRemote(std::vector<AuthorityGroup>& groups, std::vector<Status>* statuses,
@@ -69,6 +76,7 @@ class PlacedWrite {
   const bool skip_authority_;
   Rounds rounds_;
   std::vector<Copies> copies_;
+  std::unique_ptr<QuotaReserve> quota_;  // Where the tenant has one.
   Error last_error_;
 };
 

@@ -9,6 +9,8 @@
 #include "node/outbox.h"
 #include "node/payload.h"
 #include "node/placed_write.h"
+#include "node/query_op.h"
+#include "node/quota.h"
 #include "node/rounds.h"
 #include "obs/phase_span.h"
 
@@ -21,6 +23,7 @@ Error PutError(ItemCode code, const WriteItem& item) {
   if (code == CodeOf(ErrorCode::kNoSpace)) {
     return NoSpace(fmt::format("{}: no room for {} bytes", key, item.size));
   }
+  if (code == CodeOf(ErrorCode::kConflict)) return OverQuota(item.ref, item.size);
   return {ErrorCodeOf(code), key};
 }
 
@@ -104,6 +107,13 @@ class PutOp {
     const ItemCode present = core_.routes.Lookup(item.ref, nullptr, nullptr);
     if (present == kItemWrongAuthority || present == kItemRetryLater) return false;
     if (present == kItemOk && options_.if_absent) return true;
+    Charge charge;
+    const ItemCode admitted = AdmitHere(item, &charge);
+    if (admitted == kItemWrongAuthority || admitted == kItemRetryLater) return false;
+    if (admitted != kItemOk) {
+      statuses_[i] = PutError(admitted, item);
+      return true;
+    }
     bool would_block = false;
     const ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(), {}};
     ExtentPin pin = core_.evictor.Reserve(reserve, true, options_.deadline_ms, &would_block);
@@ -122,9 +132,24 @@ class PutOp {
     publication.local = pin;
     publication.if_absent = options_.if_absent;
     Version version = 0;
-    if (PublishRoute(core_, item.ref, std::move(publication), &version) == kItemOk) return true;
+    if (PublishRoute(core_, item.ref, std::move(publication), &version, &charge) == kItemOk) {
+      return true;
+    }
     core_.extents.Retire(*pin);  // The slot moved meanwhile: ask its new authority.
     return false;
+  }
+
+  // Before anything is evicted for it: whether its tenant may grow by it.
+  ItemCode AdmitHere(const WriteItem& item, Charge* charge) {
+    if (!HasQuota(core_, item.ref.scope)) return kItemOk;
+    if (!admission_.patient) {
+      admission_ = {.may_block = true, .patient = true, .deadline_ms = options_.deadline_ms};
+      for (const WriteItem& each : items_) {
+        if (!core_.routes.Serves(core_.routes.SlotOf(each.ref))) continue;
+        admission_.ahead = admission_.ahead.Plus(LoadOf(each.size, 1));
+      }
+    }
+    return Admit(core_, {item.ref, item.size, 1, options_.if_absent}, admission_, charge);
   }
 
   void RunFused(std::vector<uint32_t> pending, std::vector<uint32_t>* placed) {
@@ -260,6 +285,7 @@ class PutOp {
   const WriteOptions& options_;
   Rounds rounds_;
   std::vector<Status> statuses_;
+  Admission admission_;  // Of what this node answers for.
 };
 
 }  // namespace

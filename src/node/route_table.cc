@@ -1,16 +1,48 @@
 #include "node/route_table.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mooncake::node {
 
 using routing::Slot;
 
-RouteTable::RouteTable(ExtentStore& extents, routing::Slots slots)
-    : extents_(extents), slots_(slots), shards_(std::make_unique<Shard[]>(kShards)) {
+RouteTable::RouteTable(ExtentStore& extents, routing::Slots slots, TenantMeter* meter)
+    : extents_(extents),
+      slots_(slots),
+      meter_(meter),
+      shards_(std::make_unique<Shard[]>(kShards)) {
   for (size_t i = 0; i < kShards; ++i) {
     base::MutexLock lock(shards_[i].mu);
     shards_[i].slots.resize(slots_.count() / kShards);
+  }
+}
+
+Load RouteTable::LoadOf(const Entry& entry) {
+  return node::LoadOf(entry.route.size, entry.route.replicas.size() + (entry.local ? 1 : 0));
+}
+
+void RouteTable::Uncount(const Entry& entry) {
+  if (entry.account != nullptr) std::exchange(entry.account, nullptr)->Lower(LoadOf(entry));
+}
+
+void RouteTable::CountLess(const Entry& entry, const Load& before) {
+  if (entry.account != nullptr) entry.account->Lower(before.Minus(LoadOf(entry)));
+}
+
+void RouteTable::Recount() {
+  if (meter_ == nullptr || !meter_->any()) return;
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu);
+    for (auto& [hash, entry] : shard.entries) {
+      const bool served = InfoOf(shard, slots_.Of(hash)).state == SlotState::kServing;
+      TenantAccount* account = served ? meter_->Find(entry.scope) : nullptr;
+      if (entry.account == account) continue;
+      Uncount(entry);
+      entry.account = account;
+      if (account != nullptr) account->Raise(LoadOf(entry));
+    }
   }
 }
 
@@ -65,6 +97,7 @@ ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local,
 }
 
 void RouteTable::MoveOut(Entry& entry, Superseded* superseded) {
+  Uncount(entry);
   superseded->version = entry.route.version;
   superseded->remote = std::move(entry.route.replicas);
   superseded->local = std::move(entry.local);
@@ -78,7 +111,7 @@ void RouteTable::KeepShared(const Publication& kept, Superseded* superseded) {
 }
 
 ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version* version,
-                             Superseded* superseded) {
+                             Superseded* superseded, Charge* charge) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, SlotOf(ref), publication.revision); gate != kItemOk) {
@@ -91,8 +124,8 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
     ++shard.published.conflict;
     return CodeOf(ErrorCode::kConflict);
   }
-  ++shard.published.ok;
   if (publication.if_absent && present) {
+    ++shard.published.ok;
     *version = current;
     superseded->remote = std::move(publication.remote);
     superseded->local = std::move(publication.local);
@@ -100,6 +133,17 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
     KeepShared({.remote = found->second.route.replicas, .local = found->second.local}, superseded);
     return kItemOk;
   }
+  TenantAccount* account = meter_ == nullptr ? nullptr : meter_->Find(ref.scope);
+  if (account != nullptr) {
+    const bool counted = present && found->second.account == account;
+    const size_t copies = publication.remote.size() + (publication.local ? 1 : 0);
+    if (!account->Settle(charge, counted ? LoadOf(found->second) : Load{},
+                         node::LoadOf(publication.size, copies))) {
+      return kItemRetryLater;
+    }
+    if (counted) found->second.account = nullptr;  // Settled already.
+  }
+  ++shard.published.ok;
   if (!present) {
     found = shard.entries.emplace(ref.hash, Entry{{}, {}, ref.scope, std::string(ref.key)});
     count_.fetch_add(1, std::memory_order_relaxed);
@@ -108,6 +152,7 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
   }
   reasons_.NotePublished(ref);
   Entry& entry = found->second;
+  entry.account = account;
   *version = NextVersion(current);
   KeepShared(publication, superseded);
   entry.route = {*version,
@@ -152,6 +197,7 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   Entry& entry = found->second;
   *version = entry.route.version;
+  const Load before = LoadOf(entry);
   std::vector<Place>& remote = entry.route.replicas;
   const bool ours = entry.local && entry.local->place() == replica;
   auto place = std::find(remote.begin(), remote.end(), replica);
@@ -162,6 +208,7 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
   } else {
     remote.erase(place);
   }
+  CountLess(entry, before);
   if (!entry.local && remote.empty()) {
     reasons_.NoteLost(ref.hash, kItemEvicted);
     shard.entries.erase(found);
@@ -232,6 +279,7 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
         ++it;
         continue;
       }
+      Uncount(it->second);
       // Comes back from whoever has the truth, unless that went with its owner.
       reasons_.NoteLost(it->first, kItemOwnerGone);
       dropped.push_back(std::move(it->second));
@@ -348,7 +396,9 @@ void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms, 
       const SlotInfo& info = infos[PlaceOf(slot)];
       const bool mirrored =
           info.state == SlotState::kFormer && entry.second.route.version > info.since;
-      return drop[PlaceOf(slot)] || (mirrored && foreign[slot]);
+      const bool goes = drop[PlaceOf(slot)] || (mirrored && foreign[slot]);
+      if (goes) Uncount(entry.second);
+      return goes;
     });
     count_.fetch_sub(dropped, std::memory_order_relaxed);
   }
@@ -374,6 +424,7 @@ void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror, uint
     count_.fetch_add(1, std::memory_order_relaxed);
   }
   Entry& entry = found->second;
+  Uncount(entry);  // It is not served, perhaps since a moment ago.
   if (entry.route.version < route.version) {
     entry.route = route;
     entry.route.replicas.clear();
@@ -401,6 +452,7 @@ void RouteTable::ForgetMirror(const KeyRef& ref, Version version) {
   if (state != SlotState::kForeign && state != SlotState::kFormer) return;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end() || found->second.route.version > version) return;
+  Uncount(found->second);
   dropped = std::move(found->second.local);
   shard.entries.erase(found);
   count_.fetch_sub(1, std::memory_order_relaxed);
@@ -432,7 +484,9 @@ uint64_t RouteTable::SweepOwners(const std::function<bool(NameIndex)>& gone) {
     base::MutexLock lock(shard.mu);
     for (auto it = shard.entries.begin(); it != shard.entries.end();) {
       std::vector<Place>& remote = it->second.route.replicas;
+      const Load before = LoadOf(it->second);
       changed += std::erase_if(remote, [&](const Place& p) { return gone(p.owner); }) > 0;
+      CountLess(it->second, before);
       const bool empty = remote.empty() && !it->second.local;
       if (empty) {
         reasons_.NoteLost(it->first, kItemOwnerGone);

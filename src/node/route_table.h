@@ -26,6 +26,7 @@
 #include "base/mutex.h"
 #include "node/extent_store.h"
 #include "node/miss_reasons.h"
+#include "node/tenant_meter.h"
 #include "node/types.h"
 
 namespace mooncake::node {
@@ -70,7 +71,9 @@ struct Fenced {
 
 class RouteTable {
  public:
-  explicit RouteTable(ExtentStore& extents, routing::Slots slots = routing::Slots());
+  // `meter`: counts the routes of tenants with a quota; nullptr: nobody does.
+  explicit RouteTable(ExtentStore& extents, routing::Slots slots = routing::Slots(),
+                      TenantMeter* meter = nullptr);
 
   const routing::Slots& slots() const { return slots_; }
   routing::Slot SlotOf(const KeyRef& ref) const { return slots_.Of(ref.hash); }
@@ -87,9 +90,11 @@ class RouteTable {
   }
   // kItemOk: published as `version`; `superseded` holds what it replaced. With if_absent and a
   // route present: kItemOk, version of that route, and `superseded` holds the publication's
-  // own replicas. CodeOf(kConflict): `expected` is not current.
+  // own replicas. CodeOf(kConflict): `expected` is not current. `charge`: what was admitted of its
+  // tenant's quota, used up by it. kItemRetryLater also: it would grow by more than that, and there
+  // is no room.
   ItemCode Publish(const KeyRef& ref, Publication publication, Version* version,
-                   Superseded* superseded);
+                   Superseded* superseded, Charge* charge = nullptr);
   // CodeOf(kNotFound): nothing there.
   ItemCode Remove(const KeyRef& ref, Superseded* superseded, uint64_t revision = kNewest);
   // Whether the key's route names the replica; `drop` takes it out (and the route with its last
@@ -139,6 +144,10 @@ class RouteTable {
   // the number of routes that changed.
   uint64_t SweepOwners(const std::function<bool(NameIndex)>& gone);
 
+  // Counts what is served, and only that, for those tenants that the meter has accounts of. After
+  // slots or accounts have changed.
+  void Recount();
+
   uint64_t route_count() const;  // Served and mirrored.
   // Publications that were asked for and answered, since the start.
   struct PublishCounts {
@@ -154,6 +163,7 @@ class RouteTable {
     ExtentPin local;
     ScopeIndex scope = 0;
     std::string key;
+    mutable TenantAccount* account = nullptr;  // That counts it.
   };
   struct KeepHash {
     size_t operator()(uint64_t hash) const { return hash; }
@@ -199,6 +209,11 @@ class RouteTable {
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
   static void MoveOut(Entry& entry, Superseded* superseded);
+  static Load LoadOf(const Entry& entry);
+  // Before an entry goes, or is not served any more.
+  static void Uncount(const Entry& entry);
+  // After some of its replicas went; before them it was `before`.
+  static void CountLess(const Entry& entry, const Load& before);
   void StopServingLocked(SlotInfo& info);
   // What is no more served pins no bytes: our own replicas become places like all others.
   void Unpin(std::span<const routing::Slot> slots);
@@ -206,6 +221,7 @@ class RouteTable {
 
   ExtentStore& extents_;
   const routing::Slots slots_;
+  TenantMeter* const meter_;
   std::unique_ptr<Shard[]> shards_;
   MissReasons reasons_;
   std::atomic<Version> last_version_{0};

@@ -341,6 +341,7 @@ void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& afte
   }
   removed.erase(kSelf);
   if (removed.empty()) return;
+  core.meter.ForgetWriters([&](NameIndex writer) { return removed.contains(writer); });
   const uint64_t changed =
       core.routes.SweepOwners([&](NameIndex owner) { return removed.contains(owner); });
   core.metrics.GetCounter("routes_swept_total", {}).Add(changed);

@@ -31,12 +31,16 @@ enum class MessageType : uint16_t {
   kInventory = 14,
   kMirror = 15,
   kMigrate = 16,
+  kQuotaCharge = 17,
+  kQuotaGrant = 18,
+  kQuotaSurvey = 19,
 };
 
 // Of the protocol between nodes, told in the lease. Nodes of one major version interoperate;
 // what came with a minor version is asked only of nodes that have it.
 inline constexpr uint32_t kMinorWithMigration = 1;
-inline constexpr uint32_t kProtocolMinor = 1;
+inline constexpr uint32_t kMinorWithQuotas = 2;
+inline constexpr uint32_t kProtocolMinor = 2;
 
 // Of one message; batches are cut into several.
 inline constexpr size_t kItemsPerMessageMax = 8192;

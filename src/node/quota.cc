@@ -1,0 +1,308 @@
+#include "node/quota.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace mooncake::node {
+
+namespace {
+
+constexpr int kQuestionsMax = 4;  // One, one more after a survey, and a lost race or two.
+constexpr uint64_t kQuestionMs = 2'000;
+constexpr uint64_t kSurveyMs = 1'000;
+constexpr uint64_t kTurnMs = 1;  // Between two looks whether another asker is done.
+constexpr ItemCode kNotOurTurn = 1;
+constexpr uint64_t kPatienceMs = 3'000;
+constexpr uint64_t kChargeMsMax = 3'600'000;
+constexpr uint32_t kCopiesMax = 64;
+constexpr uint64_t kValueBytesMax = uint64_t{1} << 44;
+
+bool KnowsQuotas(const routing::ViewNode& node) {
+  return node.authority && node.lease.protocol_minor >= kMinorWithQuotas;
+}
+
+// All nodes of one view agree on it. kNoNode: nobody can keep one.
+routing::NodeIndex LedgerNode(const routing::ClusterView& view, const std::string& tenant) {
+  for (routing::NodeIndex node : view.Ranks(LedgerSlot(tenant))) {
+    if (KnowsQuotas(view.node(node))) return node;
+  }
+  for (routing::NodeIndex node = 0; node < view.nodes().size(); ++node) {
+    if (KnowsQuotas(view.node(node))) return node;
+  }
+  return routing::kNoNode;
+}
+
+std::set<std::string> MembersOf(const routing::ClusterView& view) {
+  std::set<std::string> members;
+  for (const routing::ViewNode& node : view.nodes()) {
+    if (KnowsQuotas(node)) members.insert(node.lease.id.ToString());
+  }
+  return members;
+}
+
+void WriteLoad(const Load& load, v1::Load* out) {
+  out->set_bytes(load.bytes);
+  out->set_objects(load.objects);
+}
+Load ReadLoad(const v1::Load& load) { return {load.bytes(), load.objects()}; }
+
+void WriteStanding(const Standing& standing, v1::Standing* out) {
+  out->set_node(standing.node);
+  out->set_revision(standing.revision);
+  out->set_attempt(standing.attempt);
+  WriteLoad(standing.granted, out->mutable_granted());
+}
+Standing ReadStanding(const v1::Standing& standing) {
+  return {standing.node(), standing.revision(), standing.attempt(), ReadLoad(standing.granted())};
+}
+
+// One caller's request for more, from the first question to the last.
+class LedgerQuestion {
+ public:
+  LedgerQuestion(Core& core, TenantAccount& account, uint64_t deadline_ms)
+      : core_(core), account_(account), deadline_ms_(deadline_ms) {}
+  ~LedgerQuestion() {
+    if (asking_) account_.EndAsking();
+  }
+
+  // Codes as of Admission::asked, or kNotOurTurn: another caller is asking, and what it gets may do
+  // for this one as well. `growth`: what there is to be room for afterwards.
+  ItemCode Ask(const Load& growth) {
+    asking_ = account_.BeginAsking();
+    if (!asking_) {
+      core_.runtime.SleepMs(kTurnMs);
+      return kNotOurTurn;
+    }
+    bool surveyed = false;
+    std::vector<Standing> others;
+    for (int question = 0; question < kQuestionsMax; ++question) {
+      const ViewPtr view = core_.view();
+      const routing::NodeIndex ledger = LedgerNode(*view, account_.tenant());
+      if (ledger == routing::kNoNode) return kItemRetryLater;
+      const v1::QuotaGrantRequest request = Request(growth, surveyed, others);
+      if (request.asker().revision() != view->revision()) return kItemRetryLater;
+      v1::QuotaGrantReply reply;
+      const ItemCode code = Put(*view, ledger, request, &reply);
+      const Load amount = code == kItemOk ? ReadLoad(reply.amount()) : Load{};
+      account_.EndAttempt(amount, view->revision());
+      if (code != kItemOk || !reply.survey_first()) return code;
+      if (surveyed) return kItemRetryLater;  // Views are moving.
+      others = Survey(*view);
+      surveyed = true;
+    }
+    return kItemRetryLater;
+  }
+
+ private:
+  v1::QuotaGrantRequest Request(const Load& growth, bool surveyed,
+                                const std::vector<Standing>& others) {
+    v1::QuotaGrantRequest request;
+    core_.peers.FillOrigin(false, request.mutable_origin());
+    request.set_tenant(account_.tenant());
+    Standing own = core_.meter.Stand(&account_, false, core_.runtime.NowMs());
+    own.node = core_.membership.self_name();
+    own.attempt = account_.BeginAttempt();
+    WriteStanding(own, request.mutable_asker());
+    WriteLoad(account_.Missing(growth), request.mutable_want());
+    request.set_surveyed(surveyed);
+    for (const Standing& other : others) WriteStanding(other, request.add_others());
+    return request;
+  }
+
+  ItemCode Put(const routing::ClusterView& view, routing::NodeIndex ledger,
+               const v1::QuotaGrantRequest& request, v1::QuotaGrantReply* reply) {
+    if (view.node(ledger).lease.id == core_.membership.self()) {
+      bool valid = true;
+      ServeQuotaGrant(core_, request, reply, &valid);
+    } else {
+      const uint64_t limit_ms = std::min(deadline_ms_, core_.runtime.NowMs() + kQuestionMs);
+      auto answer = core_.peers.Ask<v1::QuotaGrantReply>(
+          view.node(ledger), MessageType::kQuotaGrant, request, limit_ms);
+      if (!answer.ok()) return CodeOf(ErrorCode::kTransport);
+      *reply = *std::move(answer);
+      // An empty reply: it could not make sense of the question.
+      if (reply->revision() == 0) return CodeOf(ErrorCode::kTransport);
+    }
+    const ItemCode code = reply->code();
+    if (code == kItemOk || code == CodeOf(ErrorCode::kTransport)) return code;
+    if (reply->revision() > view.revision()) core_.membership.RefreshSoon();
+    return kItemRetryLater;
+  }
+
+  // How the other authorities stand, as far as they answer.
+  std::vector<Standing> Survey(const routing::ClusterView& view) {
+    std::vector<const routing::ViewNode*> peers;
+    for (const routing::ViewNode& node : view.nodes()) {
+      if (KnowsQuotas(node) && node.lease.id != core_.membership.self()) peers.push_back(&node);
+    }
+    v1::QuotaSurveyRequest request;
+    core_.peers.FillOrigin(false, request.mutable_origin());
+    request.set_tenant(account_.tenant());
+    const std::vector<v1::QuotaSurveyRequest> requests(peers.size(), request);
+    std::vector<Standing> others;
+    bool all = true;
+    if (!peers.empty()) {
+      auto replies = core_.peers.AskMany<v1::QuotaSurveyReply, v1::QuotaSurveyRequest>(
+          peers, MessageType::kQuotaSurvey, requests,
+          std::min(deadline_ms_, core_.runtime.NowMs() + kSurveyMs));
+      for (size_t i = 0; i < peers.size(); ++i) {
+        // A peer speaks for itself only.
+        const bool good =
+            replies[i].ok() && replies[i]->standing().node() == peers[i]->lease.id.ToString();
+        if (good) others.push_back(ReadStanding(replies[i]->standing()));
+        all = all && good;
+      }
+    }
+    (all ? core_.meter.counters().reconciled : core_.meter.counters().unreconciled).Increment();
+    return others;
+  }
+
+  Core& core_;
+  TenantAccount& account_;
+  const uint64_t deadline_ms_;
+  bool asking_ = false;
+};
+
+}  // namespace
+
+ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Charge* charge) {
+  TenantAccount* account = core.meter.Find(item.ref.scope);
+  if (account == nullptr) return kItemOk;
+  const Load after = LoadOf(item.size, item.copies);
+  const Load ahead = admission.ahead.Minus(after);
+  const uint64_t started_ms = core.runtime.NowMs();
+  QuotaCounters& counters = core.meter.counters();
+  while (true) {
+    Route route;
+    const ItemCode present = core.routes.Lookup(item.ref, &route, nullptr);
+    if (present == kItemRetryLater || present == kItemWrongAuthority) return present;
+    if (present == kItemOk && item.if_absent) return kItemOk;
+    const Load before = present == kItemOk ? LoadOf(route.size, route.replicas.size()) : Load{};
+    const Load growth = after.Minus(before);
+    const uint64_t now_ms = core.runtime.NowMs();
+    if (account->TryCharge(growth, now_ms, charge)) {
+      admission.ahead = ahead;
+      counters.admitted.Increment();
+      return kItemOk;
+    }
+    if (admission.asked == kItemOk) {
+      admission.ahead = ahead;
+      counters.refused.Increment();
+      return CodeOf(ErrorCode::kConflict);
+    }
+    if (!admission.may_block) {
+      admission.would_block = true;
+      return kItemRetryLater;
+    }
+    ItemCode asked = admission.asked;
+    if (asked == kItemRetryLater) {
+      asked = LedgerQuestion(core, *account, admission.deadline_ms).Ask(growth.Plus(ahead));
+      if (asked != kNotOurTurn) admission.asked = asked;
+    }
+    if (asked == kItemOk) continue;
+    const bool over = now_ms >= std::min(admission.deadline_ms, started_ms + kPatienceMs);
+    const bool failed = asked == CodeOf(ErrorCode::kTransport) || (over && admission.patient);
+    if (failed) counters.failed.Increment();
+    if (failed) return CodeOf(ErrorCode::kTransport);
+    if (asked == kNotOurTurn && !over) continue;
+    if (!admission.patient) return kItemRetryLater;
+    core.runtime.SleepMs(kTurnMs);
+  }
+}
+
+Error OverQuota(const KeyRef& ref, uint64_t size) {
+  Error error = Conflict(
+      fmt::format("{}: {} bytes would go over the tenant's quota", ref.key.substr(0, 128), size));
+  error.reason = ErrorReason::kOverQuota;
+  return error;
+}
+
+bool ServeQuotaCharge(Core& core, const v1::QuotaChargeRequest& request, bool may_block,
+                      v1::QuotaChargeReply* reply, bool* valid) {
+  if (!may_block) return false;  // It may have to ask the ledger, and nothing is undone half-way.
+  const auto scope = core.scopes.Intern(ReadScope(request.scope()));
+  const auto writer = core.names.IndexOf(request.origin().node());
+  std::vector<std::string_view> keys;
+  *valid = scope && writer && ReadKeys(request.keys(), &keys) &&
+           request.value_sizes_size() == static_cast<int>(keys.size()) &&
+           request.copies_size() == static_cast<int>(keys.size());
+  if (!*valid) return true;
+  const uint64_t now_ms = core.runtime.NowMs();
+  const uint64_t limit_ms = std::min(request.limit_ms(), kChargeMsMax);
+  TenantAccount* account = core.meter.Find(scope->index);
+  Admission admission{.may_block = true, .deadline_ms = now_ms + limit_ms};
+  for (int i = 0; i < request.value_sizes_size(); ++i) {
+    *valid = request.value_sizes(i) <= kValueBytesMax && request.copies(i) <= kCopiesMax;
+    if (!*valid) return true;
+    admission.ahead = admission.ahead.Plus(LoadOf(request.value_sizes(i), request.copies(i)));
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const int at = static_cast<int>(i);
+    const AdmissionItem item{MakeKeyRef(*scope, keys[i]), request.value_sizes(at),
+                             request.copies(at), request.if_absent()};
+    ItemCode code = kItemOk;
+    if (request.release()) {
+      if (account != nullptr) account->Take(*writer, item.ref).Release();
+    } else {
+      Charge charge;
+      code = Admit(core, item, admission, &charge);
+      if (charge && !account->Keep(*writer, item.ref, std::move(charge), now_ms + limit_ms)) {
+        code = CodeOf(ErrorCode::kBackPressure);
+      }
+    }
+    reply->add_codes(code);
+  }
+  reply->set_revision(core.view()->revision());
+  return true;
+}
+
+void ServeQuotaGrant(Core& core, const v1::QuotaGrantRequest& request, v1::QuotaGrantReply* reply,
+                     bool* valid) {
+  const ViewPtr view = core.view();
+  QuotaLedger::Question question;
+  question.tenant = request.tenant();
+  question.revision = view->revision();
+  question.members = MembersOf(*view);
+  *valid = request.asker().node() == request.origin().node() &&
+           static_cast<size_t>(request.others_size()) <= view->nodes().size() + kItemsPerMessageMax;
+  if (!*valid) return;
+  reply->set_revision(view->revision());
+  reply->set_code(kItemRetryLater);
+  const routing::NodeIndex ledger = LedgerNode(*view, question.tenant);
+  const bool ours =
+      ledger != routing::kNoNode && view->node(ledger).lease.id == core.membership.self();
+  const bool same =
+      request.asker().revision() == view->revision() && core.meter.revision() == view->revision();
+  if (!ours || !same || !question.members.contains(request.asker().node())) return;
+  TenantAccount* account = core.meter.FindTenant(question.tenant);
+  const std::optional<Load> limit = account != nullptr ? account->limit() : std::nullopt;
+  if (!limit) return;  // Of a tenant without a quota there is no book.
+  question.limit = *limit;
+  question.asker = ReadStanding(request.asker());
+  question.want = ReadLoad(request.want());
+  question.surveyed = request.surveyed();
+  for (const v1::Standing& other : request.others()) {
+    question.others.push_back(ReadStanding(other));
+  }
+  const QuotaLedger::Answer answer = core.ledger.Decide(question);
+  WriteLoad(answer.amount, reply->mutable_amount());
+  switch (answer.verdict) {
+    case QuotaLedger::Verdict::kSurveyFirst: reply->set_survey_first(true); [[fallthrough]];
+    case QuotaLedger::Verdict::kGranted: reply->set_code(kItemOk); break;
+    case QuotaLedger::Verdict::kSilent: reply->set_code(CodeOf(ErrorCode::kTransport)); break;
+    case QuotaLedger::Verdict::kStale: break;
+  }
+}
+
+void ServeQuotaSurvey(Core& core, const v1::QuotaSurveyRequest& request,
+                      v1::QuotaSurveyReply* reply, bool* valid) {
+  (void)valid;  // Of an unknown tenant this node counts nothing.
+  Standing standing =
+      core.meter.Stand(core.meter.FindTenant(request.tenant()), true, core.runtime.NowMs());
+  standing.node = core.membership.self_name();
+  WriteStanding(standing, reply->mutable_standing());
+}
+
+}  // namespace mooncake::node
