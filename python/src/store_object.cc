@@ -210,8 +210,8 @@ std::vector<PyMethodDef>& AllMethods() {
   static std::vector<PyMethodDef> all;
   if (!all.empty()) return all;
   for (const auto& methods :
-       {LifecycleMethods(), CapacityMethods(), PutMethods(), GetMethods(), KeyMethods(),
-        BufferMethods(), MultiBufferMethods(), RangeMethods(), ViewMethods()}) {
+       {LifecycleMethods(), CapacityMethods(), PolicyMethods(), PutMethods(), GetMethods(),
+        KeyMethods(), BufferMethods(), MultiBufferMethods(), RangeMethods(), ViewMethods()}) {
     all.insert(all.end(), methods.begin(), methods.end());
   }
   all.push_back({});

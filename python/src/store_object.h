@@ -78,6 +78,7 @@ PyMethodDef Method(const char* name, const char* text) {
 // The methods, by the file that has them.
 std::span<const PyMethodDef> LifecycleMethods();
 std::span<const PyMethodDef> CapacityMethods();
+std::span<const PyMethodDef> PolicyMethods();
 std::span<const PyMethodDef> PutMethods();
 std::span<const PyMethodDef> GetMethods();
 std::span<const PyMethodDef> KeyMethods();
