@@ -183,7 +183,7 @@ class Membership {
   std::map<NodeId, uint64_t> unconfirmed_;
   uint64_t outage_since_ms_ = 0;  // The first of the polls that fail; 0: they do not. Likewise.
   uint64_t outage_ended_ms_ = 0;  // Of the last outage that was long. Likewise.
-  std::optional<routing::ViewBuilder> builder_;  // Likewise. Once the slots are known.
+  std::optional<routing::ViewBuilder> builder_;             // Likewise. Once the slots are known.
   TenantMeter::Policies tenant_policies_;                   // Likewise.
   std::map<std::string, std::string> tenant_policy_texts_;  // By document. Likewise.
 

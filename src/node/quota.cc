@@ -25,7 +25,7 @@ bool KnowsQuotas(const routing::ViewNode& node) {
 
 // All nodes of one view agree on it. kNoNode: nobody can keep one.
 routing::NodeIndex LedgerNode(const routing::ClusterView& view, const std::string& tenant) {
-  for (routing::NodeIndex node : view.Ranks(LedgerSlot(tenant))) {
+  for (routing::NodeIndex node : view.Ranks(LedgerSlot(view.slots(), tenant))) {
     if (KnowsQuotas(view.node(node))) return node;
   }
   for (routing::NodeIndex node = 0; node < view.nodes().size(); ++node) {

@@ -1,5 +1,5 @@
 // Quotas: whether a tenant may grow. Asked by the authority of a key before anything is reserved or
-// evicted for it, and by writers that place copies first (ReserveQuota). Docs: ADR 17.
+// evicted for it, and by writers that place copies first (ReserveQuota). Docs: ADR 18.
 #pragma once
 
 #include <span>

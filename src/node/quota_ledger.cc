@@ -16,9 +16,8 @@ Load SpareOf(const Load& rest, size_t members) {
 
 }  // namespace
 
-routing::Slot LedgerSlot(const std::string& tenant) {
-  return routing::SlotOf(
-      routing::KeyHash(routing::ScopeSeed({tenant, {}, "tenant-quota"}), "ledger"));
+routing::Slot LedgerSlot(const routing::Slots& slots, const std::string& tenant) {
+  return slots.Of(routing::KeyHash(routing::ScopeSeed({tenant, {}, "tenant-quota"}), "ledger"));
 }
 
 void QuotaLedger::Note(Book& book, const Standing& standing, uint64_t revision) {

@@ -20,7 +20,7 @@
 namespace mooncake::node {
 
 // The slot whose authority keeps the tenant's ledger.
-routing::Slot LedgerSlot(const std::string& tenant);
+routing::Slot LedgerSlot(const routing::Slots& slots, const std::string& tenant);
 
 class QuotaLedger {
  public:

@@ -8,10 +8,7 @@ namespace mooncake::node {
 using routing::Slot;
 
 RouteTable::RouteTable(ExtentStore& extents, routing::Slots slots, TenantMeter* meter)
-    : extents_(extents),
-      slots_(slots),
-      meter_(meter),
-      shards_(std::make_unique<Shard[]>(kShards)) {
+    : extents_(extents), slots_(slots), meter_(meter), shards_(std::make_unique<Shard[]>(kShards)) {
   for (size_t i = 0; i < kShards; ++i) {
     base::MutexLock lock(shards_[i].mu);
     shards_[i].slots.resize(slots_.count() / kShards);

@@ -1,5 +1,5 @@
 // TenantMeter: what tenants with a quota use, as far as this node answers for their keys, and how
-// much of each quota this node may use by itself. ADR 17 has the whole; node/quota.h asks for more.
+// much of each quota this node may use by itself. ADR 18 has the whole; node/quota.h asks for more.
 //
 //   used     the routes that this node serves (bytes of a value times its replicas; one object)
 //   pending  admitted and not published yet: a Charge each

@@ -16,7 +16,7 @@ void Node::ApplyNewView(const ViewPtr& before, const ViewPtr& after) {
   meter_.SetRevision(0);
   meter_.Install(membership_->tenant_policies());
   ApplyView(*core_, *before, *after);
-  routes_.Recount();
+  routes_->Recount();
   meter_.SetRevision(after->revision());
 }
 

@@ -277,7 +277,7 @@ TEST(Quota, SurvivesTheDeathOfTheLedgerAndOfAnyOther) {
       ASSERT_EQ(PutEach(*nodes[0], Keys(20), &two), 20);  // 40 of it.
       const ViewPtr view = nodes[0]->core().view();
       const std::string ledger =
-          view->node(view->Ranks(LedgerSlot(kTenant))[0]).lease.id.ToString();
+          view->node(view->Ranks(LedgerSlot(view->slots(), kTenant))[0]).lease.id.ToString();
       auto victim = std::find_if(nodes.begin(), nodes.end(), [&](TestNode* node) {
         return (node->name() == ledger) == ledger_dies;
       });
