@@ -165,10 +165,13 @@ class Store {
 
   // --- Registered memory ------------------------------------------------------------------
   // Registrations nest: the same range twice needs two unregisters. The memory must stay
-  // mapped until then. Unregister waits for transfers that use the range.
+  // mapped until then. Unregister takes the range away from later calls at once and waits for
+  // calls that run and for holds (MemoryHold). kTransport: they did not end in time; the range is
+  // registered as before.
   virtual Status RegisterBuffer(void* data, size_t size) = 0;
   virtual Status UnregisterBuffer(void* data) = 0;
-  // Whether [data, data + size) lies in one registered range or pool lease.
+  // Whether [data, data + size) lies in one registered range or pool lease. Stays true for as
+  // long as a MemoryHold that is older than the question.
   virtual bool IsRegistered(const void* data, size_t size) const = 0;
   // The pool of local_buffer_size bytes. An empty optional: exhausted now.
   virtual uint64_t LocalPoolCapacity() const = 0;
@@ -222,6 +225,28 @@ class Store {
   virtual Status CheckHealth() { return closed() ? Status(InvalidState("closed")) : Ok(); }
   // Of a daemon's client: calls about the own node are kUnsupported, and there are no segments.
   virtual bool is_dummy() const { return false; }
+
+ protected:
+  friend class MemoryHold;
+  // A hold begins; what its end has to give back.
+  virtual int BeginHold() = 0;
+  virtual void EndHold(int hold) = 0;
+};
+
+// Keeps registered memory registered. Who was handed an address takes a hold, asks IsRegistered,
+// and gives the hold up when the call with that memory has returned; a registration that was seen
+// cannot end in between. Costs two atomic operations. Not for long: UnregisterBuffer and Close
+// wait for it.
+class MemoryHold {
+ public:
+  explicit MemoryHold(Store& store) : store_(store), hold_(store.BeginHold()) {}
+  ~MemoryHold() { store_.EndHold(hold_); }
+  MemoryHold(const MemoryHold&) = delete;
+  MemoryHold& operator=(const MemoryHold&) = delete;
+
+ private:
+  Store& store_;
+  const int hold_;
 };
 
 }  // namespace mooncake

@@ -10,7 +10,8 @@
 
 namespace mooncake::python {
 
-// Whether a call may touch [address, address + size). Nothing to touch is always fine.
+// Whether a call may touch [address, address + size). Nothing to touch is always fine. True for no
+// longer than a MemoryHold that the call took before lasts.
 bool MayTouch(const Store& store, uint64_t address, uint64_t size);
 
 // What a read or a batch item gets whose memory may not be touched: of the published codes the one

@@ -69,6 +69,7 @@ PyObject* PutOne(PyObject* self, const CallArgs& args, const char* method) {
   }
   const Call call(self, method);
   if (!call) return nullptr;
+  const MemoryHold hold(*call.store());
   if (!MayTouch(*call.store(), address, size)) {
     LogRefused(method, address, size);
     call->CountRefused();
@@ -106,6 +107,7 @@ PyObject* GetInto(PyObject* self, const CallArgs& args) {
   }
   const Call call(self, "get_into");
   if (!call) return nullptr;
+  const MemoryHold hold(*call.store());
   if (!MayTouch(*call.store(), address, size)) {
     LogRefused("get_into", address, size);
     call->CountRefused();
@@ -140,7 +142,7 @@ bool Prepare(const char* method, const RawBatch& batch, Prepared* prepared) {
   return true;
 }
 
-// Finds the items whose memory may be touched. Without the GIL.
+// Finds the items whose memory may be touched. Without the GIL, under a hold.
 void Select(const Call& call, Prepared* prepared) {
   for (size_t i = 0; i < prepared->keys.size(); ++i) {
     if (MayTouch(*call.store(), prepared->ptrs[i], prepared->sizes[i])) {
@@ -171,6 +173,7 @@ PyObject* BatchPutFrom(PyObject* self, const CallArgs& args) {
   std::vector<Status> statuses;
   {
     WithoutGil released;
+    const MemoryHold hold(*call.store());
     Select(call, &prepared);
     std::vector<ConstBytes> parts(prepared.sent.size());
     std::vector<PutItem> items(prepared.sent.size());
@@ -203,6 +206,7 @@ PyObject* BatchGetInto(PyObject* self, const CallArgs& args) {
   std::vector<Result<uint64_t>> sizes;
   {
     WithoutGil released;
+    const MemoryHold hold(*call.store());
     Select(call, &prepared);
     std::vector<MutableBytes> targets(prepared.sent.size());
     std::vector<GetItem> items(prepared.sent.size());
@@ -225,13 +229,14 @@ const PyMethodDef kMethods[] = {
                            "\n\nExample:\n"
                            "    >>> store.register_buffer(array.ctypes.data, array.nbytes)\n"
                            "    0\n"),
-    Method<UnregisterBuffer>("unregister_buffer",
-                             "unregister_buffer($self, ptr, size=None)\n--\n\n"
-                             "Undo one register_buffer; waits for transfers that use the memory.\n"
-                             "Returns 0, or -1 when the pointer is not registered." MC_CALL_ERRORS
-                             "\n\nExample:\n"
-                             "    >>> store.unregister_buffer(array.ctypes.data)\n"
-                             "    0\n"),
+    Method<UnregisterBuffer>(
+        "unregister_buffer",
+        "unregister_buffer($self, ptr, size=None)\n--\n\n"
+        "Undo one register_buffer; waits for transfers that use the memory.\n"
+        "Returns 0, or -1: the pointer is not registered, or the transfers did not end within\n"
+        "the request timeout, and it stays registered." MC_CALL_ERRORS "\n\nExample:\n"
+        "    >>> store.unregister_buffer(array.ctypes.data)\n"
+        "    0\n"),
     Method<PutFrom>("put_from",
                     "put_from($self, key, ptr, size, config=None, *, tenant=None)\n--\n\n"
                     "put() of registered memory. Returns 0 or -1." MC_CALL_ERRORS "\n\nExample:\n"

@@ -160,6 +160,7 @@ PyObject* BatchPutFrom(PyObject* self, const CallArgs& args) {
   std::vector<Status> statuses;
   {
     WithoutGil released;
+    const MemoryHold hold(*call.store());
     sent = Select(call, batch);
     std::vector<ConstBytes> pieces(batch.ptrs.size());
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -199,6 +200,7 @@ PyObject* BatchGetInto(PyObject* self, const CallArgs& args) {
   std::vector<Result<uint64_t>> sizes;
   {
     WithoutGil released;
+    const MemoryHold hold(*call.store());
     sent = Select(call, batch);
     std::vector<MutableBytes> pieces(batch.ptrs.size());
     for (size_t i = 0; i < pieces.size(); ++i) {

@@ -19,9 +19,22 @@ struct Buffer {
   uint64_t capacity = UINT64_MAX;
 };
 
+// What is asked for about one key of one buffer.
+struct KeyFragments {
+  size_t buffer = 0;
+  std::string_view key;
+  std::vector<uint64_t> dst;
+  std::vector<uint64_t> src;
+  std::vector<uint64_t> sizes;
+
+  size_t count() const { return std::max({dst.size(), src.size(), sizes.size()}); }
+  bool even() const { return dst.size() == src.size() && dst.size() == sizes.size(); }
+};
+
 struct Ranges {
   std::vector<Ref> kept;  // The tuples that keep the keys alive.
   std::vector<Buffer> buffers;
+  std::vector<KeyFragments> wanted;
   std::vector<std::vector<size_t>> counts;  // Fragments of each key of each buffer.
   std::vector<int64_t> numbers;             // One for each fragment, flat.
   std::vector<RangeItem> items;             // Those that may be sent,
@@ -35,7 +48,7 @@ bool Nested(PyObject* outer, const char* name, Py_ssize_t index, Ref* inner) {
   return static_cast<bool>(*inner);
 }
 
-// Adds a fragment whose numbers are known; says whether it may be sent.
+// Whether a fragment may be sent (1), or its result.
 int64_t Check(const Call& call, const Buffer& buffer, uint64_t dst, uint64_t size) {
   if (size == 0) return 0;
   if (dst > buffer.capacity || size > buffer.capacity - dst) return kTooSmallCode;
@@ -45,27 +58,27 @@ int64_t Check(const Call& call, const Buffer& buffer, uint64_t dst, uint64_t siz
   return kRefusedCode;
 }
 
-// The fragments of one key. Lists of unequal length fail all of them, and nothing else.
-bool AddKey(const Call& call, const Buffer& buffer, std::string_view key,
-            const std::array<std::vector<uint64_t>, 3>& columns, Ranges* ranges) {
-  const auto& [dst, src, sizes] = columns;
-  const size_t count = std::max({dst.size(), src.size(), sizes.size()});
-  const bool even = dst.size() == count && src.size() == count && sizes.size() == count;
-  ranges->counts.back().push_back(count);
-  for (size_t i = 0; i < count; ++i) {
-    const int64_t number = even ? Check(call, buffer, dst[i], sizes[i]) : kRefusedCode;
-    if (number > 0) {
-      ranges->sent.push_back(ranges->numbers.size());
-      ranges->items.push_back({key, src[i], TargetAt(buffer.address + dst[i], sizes[i])});
+// Finds the fragments that may be sent; lists of unequal length fail all fragments of their key,
+// and nothing else. Under a hold, and when all arguments are read: reading them may run a program
+// of the caller's, which may unregister.
+void Select(const Call& call, Ranges* ranges) {
+  for (const KeyFragments& wanted : ranges->wanted) {
+    const Buffer& buffer = ranges->buffers[wanted.buffer];
+    for (size_t i = 0; i < wanted.count(); ++i) {
+      const int64_t number =
+          wanted.even() ? Check(call, buffer, wanted.dst[i], wanted.sizes[i]) : kRefusedCode;
+      if (number > 0) {
+        ranges->sent.push_back(ranges->numbers.size());
+        ranges->items.push_back(
+            {wanted.key, wanted.src[i], TargetAt(buffer.address + wanted.dst[i], wanted.sizes[i])});
+      }
+      ranges->numbers.push_back(number);
     }
-    ranges->numbers.push_back(number);
   }
-  return true;
 }
 
 // All keys of one buffer.
-bool AddBuffer(const Call& call, Py_ssize_t index, const std::array<Ref, 4>& lists,
-               Ranges* ranges) {
+bool AddBuffer(Py_ssize_t index, const std::array<Ref, 4>& lists, Ranges* ranges) {
   constexpr const char* kNames[] = {"all_keys", "all_dst_offsets", "all_src_offsets", "all_sizes"};
   std::array<Ref, 4> rows;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -78,16 +91,18 @@ bool AddBuffer(const Call& call, Py_ssize_t index, const std::array<Ref, 4>& lis
   if (!KeysFrom(rows[0].get(), {kMethod, kNames[0]}, &keys)) return false;
   ranges->counts.emplace_back();
   for (size_t k = 0; k < keys.size(); ++k) {
-    std::array<std::vector<uint64_t>, 3> columns;
-    for (size_t i = 0; i < columns.size(); ++i) {
+    KeyFragments wanted{static_cast<size_t>(index), keys[k], {}, {}, {}};
+    std::vector<uint64_t>* const columns[] = {&wanted.dst, &wanted.src, &wanted.sizes};
+    for (size_t i = 0; i < std::size(columns); ++i) {
       Ref fragments;
       if (!Nested(rows[i + 1].get(), kNames[i + 1], static_cast<Py_ssize_t>(k), &fragments) ||
           !UnsignedsFrom(fragments.get(), {kMethod, kNames[i + 1], static_cast<Py_ssize_t>(k)},
-                         &columns[i])) {
+                         columns[i])) {
         return false;
       }
     }
-    if (!AddKey(call, ranges->buffers[index], keys[k], columns, ranges)) return false;
+    ranges->counts.back().push_back(wanted.count());
+    ranges->wanted.push_back(std::move(wanted));
   }
   ranges->kept.push_back(std::move(rows[0]));
   return true;
@@ -150,11 +165,13 @@ PyObject* GetIntoRanges(PyObject* self, const CallArgs& args) {
   const Call call(self, kMethod);
   if (!call) return nullptr;
   for (size_t b = 0; b < ranges.buffers.size(); ++b) {
-    if (!AddBuffer(call, static_cast<Py_ssize_t>(b), lists, &ranges)) return nullptr;
+    if (!AddBuffer(static_cast<Py_ssize_t>(b), lists, &ranges)) return nullptr;
   }
   std::vector<Result<uint64_t>> sizes;
   {
     WithoutGil released;
+    const MemoryHold hold(*call.store());
+    Select(call, &ranges);
     sizes = call->GetRanges(ranges.items, tenant);
   }
   if (!FillSizes(call, ranges.sent, sizes, &ranges.numbers)) return nullptr;

@@ -13,9 +13,7 @@ class Gate {
   class Pass {
    public:
     explicit Pass(Gate& gate) : gate_(gate), side_(gate.Enter()) {}
-    ~Pass() {
-      if (side_ >= 0) gate_.Leave(side_);
-    }
+    ~Pass() { gate_.Leave(side_); }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
     explicit operator bool() const { return side_ >= 0; }
@@ -29,12 +27,17 @@ class Gate {
   bool closed() const { return closed_.load(); }
   int64_t inside() const { return count_[0].load() + count_[1].load(); }
 
-  // Those who enter from now on count on the other side; returns the old side, to wait until
-  // Left says that everybody there has gone. One Turn at a time (the caller's lock).
+  // For who waits until everybody inside has left: one at a time, between a BeginTurn that
+  // returned true and EndTurn. First until Left(Resting()), as who was slow to enter may count on
+  // the side that the last turn left; then, of the side that Turn returns, until Left of that.
+  bool BeginTurn() { return !turning_.exchange(true); }
+  void EndTurn() { turning_.store(false); }
+  int Resting() const { return side_.load() ^ 1; }
+  // Those who enter from now on count on the other side; returns the old one.
   int Turn() { return side_.fetch_xor(1); }
   bool Left(int side) const { return count_[side].load() == 0; }
 
- private:
+  // What a Pass does, for who cannot keep one: the side to Leave, negative when the gate is closed.
   int Enter() {
     const int side = side_.load();
     count_[side].fetch_add(1);
@@ -42,9 +45,13 @@ class Gate {
     count_[side].fetch_sub(1);
     return -1;
   }
-  void Leave(int side) { count_[side].fetch_sub(1); }
+  void Leave(int side) {
+    if (side >= 0) count_[side].fetch_sub(1);
+  }
 
+ private:
   std::atomic<bool> closed_{false};
+  std::atomic<bool> turning_{false};
   std::atomic<int> side_{0};
   std::atomic<int64_t> count_[2] = {0, 0};
 };

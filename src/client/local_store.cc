@@ -363,22 +363,20 @@ Status LocalStore::RegisterBuffer(void* data, size_t size) {
 }
 
 Status LocalStore::UnregisterBuffer(void* data) {
+  RegisteredRange range;
   {
     base::Gate::Pass pass(parts_.node->gate());
     if (!pass) return NotOpen();
     CallMetrics::Call call(calls_, *parts_.runtime, Operation::kUnregisterBuffer);
-    Status status = ranges_.Remove(data);
-    call.Item(status.code());
-    if (!status) return status;
+    const Result<RegisteredRange> removed = ranges_.Remove(data);
+    call.Item(removed.code());
+    if (!removed) return removed.error();
+    range = *removed;
   }
-  // Calls that may still use the range came before; wait until each of them has left.
-  base::MutexLock lock(turn_mu_);
-  const int side = parts_.node->gate().Turn();
-  const uint64_t limit_ms = Deadline();
-  while (!parts_.node->gate().Left(side) && parts_.runtime->NowMs() < limit_ms) {
-    parts_.runtime->Yield();
-  }
-  return Ok();
+  // Holds and calls that may still use the range came before; wait until each of them has left.
+  Status left = AwaitCallers(parts_.node->gate(), *parts_.runtime, Deadline());
+  if (!left) ranges_.AddOwn(range.data, range.size);
+  return left;
 }
 
 bool LocalStore::IsRegistered(const void* data, size_t size) const {

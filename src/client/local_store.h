@@ -85,6 +85,10 @@ class LocalStore final : public Store {
   // The scope to use for a call, interned.
   Result<node::ScopeTable::Entry> EntryFor(std::string_view tenant);
 
+ protected:
+  int BeginHold() override { return parts_.node->gate().Enter(); }
+  void EndHold(int hold) override { parts_.node->gate().Leave(hold); }
+
  private:
   routing::Scope ScopeFor(std::string_view tenant) const;
   // Copies the good keys' refs and remembers where they belong; others get their error.
@@ -105,7 +109,6 @@ class LocalStore final : public Store {
   node::Core& core_;
   std::optional<node::ScopeTable::Entry> own_scope_;
   NodeGauges gauges_;
-  base::Mutex turn_mu_;  // One UnregisterBuffer waits at a time.
   std::atomic<bool> closed_{false};
   std::unique_ptr<obs::MetricsHub::Source> source_;  // Until the store is closed.
 };

@@ -32,7 +32,7 @@ void RangeTable::AddOwn(const void* data, size_t size) {
   ranges_.store(std::move(next));
 }
 
-Status RangeTable::Remove(const void* data) {
+Result<RegisteredRange> RangeTable::Remove(const void* data) {
   const auto base = reinterpret_cast<uintptr_t>(data);
   base::MutexLock lock(mu_);
   auto next = std::make_shared<Ranges>(*ranges_.load());
@@ -40,11 +40,12 @@ Status RangeTable::Remove(const void* data) {
   if (found == next->by_base.end()) {
     return NotFound(fmt::format("unregister_buffer: pointer {:#x} is not registered", base));
   }
+  const RegisteredRange removed{data, found->second.back()};
   found->second.pop_back();
   if (found->second.empty()) next->by_base.erase(found);
   if (next->by_base.empty()) next->largest = 0;
   ranges_.store(std::move(next));
-  return Ok();
+  return removed;
 }
 
 std::optional<ConstBytes> RangeTable::Find(const void* data, size_t size) const {
@@ -85,6 +86,33 @@ std::optional<MutableBytes> LocalPool::TryAcquire(size_t size) {
 void LocalPool::Release(MutableBytes lease) {
   if (!leases_.Remove(lease.data()).ok()) return;  // Not one of ours, or not out any more.
   allocator_.Free(static_cast<uint64_t>(lease.data() - memory_.bytes().data()));
+}
+
+Status AwaitCallers(base::Gate& gate, Runtime& runtime, uint64_t limit_ms) {
+  constexpr int kYields = 100;  // Most calls end within that; then without burning a core.
+  const auto wait = [&](auto done) -> Status {
+    for (int tries = 0; !done(); ++tries) {
+      if (runtime.NowMs() >= limit_ms) {
+        return TransportError("calls that may use the memory are still running; try again");
+      }
+      if (tries < kYields) {
+        runtime.Yield();
+      } else if (runtime.Interrupted()) {
+        return TransportError("interrupted while calls that may use the memory are running");
+      } else {
+        runtime.SleepMs(1);
+      }
+    }
+    return Ok();
+  };
+  MC_RETURN_IF_ERROR(wait([&] { return gate.BeginTurn(); }));
+  Status left = wait([&] { return gate.Left(gate.Resting()); });
+  if (left.ok()) {
+    const int side = gate.Turn();
+    left = wait([&] { return gate.Left(side); });
+  }
+  gate.EndTurn();
+  return left;
 }
 
 }  // namespace mooncake::client

@@ -9,12 +9,20 @@
 #include <vector>
 
 #include "allocator/extent_allocator.h"
+#include "base/gate.h"
 #include "base/mutex.h"
 #include "mooncake/bytes.h"
 #include "mooncake/result.h"
 #include "runtime/mapped_memory.h"
+#include "runtime/runtime.h"
 
 namespace mooncake::client {
+
+// One registration.
+struct RegisteredRange {
+  const void* data = nullptr;
+  size_t size = 0;
+};
 
 // Registered ranges by base address. Registrations of one range nest; ranges may overlap.
 // Thread-safe.
@@ -25,7 +33,7 @@ class RangeTable {
   // The same for memory that is known to be there.
   void AddOwn(const void* data, size_t size);
   // The most recent registration of this base goes. kNotFound: none.
-  Status Remove(const void* data);
+  Result<RegisteredRange> Remove(const void* data);
   // A registered range that the range lies within. Empty: there is none.
   std::optional<ConstBytes> Find(const void* data, size_t size) const;
   bool Contains(const void* data, size_t size) const { return Find(data, size).has_value(); }
@@ -58,5 +66,9 @@ class LocalPool {
   allocator::ExtentAllocator allocator_;
   RangeTable leases_;
 };
+
+// Waits until every caller has left who is inside the gate now. kTransport: not by `limit_ms`, or
+// the caller was interrupted. Without locks.
+Status AwaitCallers(base::Gate& gate, Runtime& runtime, uint64_t limit_ms);
 
 }  // namespace mooncake::client

@@ -6,6 +6,8 @@ import ctypes
 import gc
 import mmap
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +68,13 @@ def test_many_threads_register(store: MooncakeDistributedStore) -> None:
         worker.join()
     assert failures == []
     assert store.put_from("k", address, 1) == -1
+
+
+def test_unregister_waits_for_calls_that_have_only_looked(sqlite_url: str) -> None:
+    program = Path(__file__).with_name("unregister_race.py")
+    command = [sys.executable, str(program), sqlite_url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0 and ended.stdout == "survived\n", ended.stderr
 
 
 def test_new_memory_at_an_old_address(store: MooncakeDistributedStore) -> None:

@@ -244,7 +244,6 @@ Result<uint64_t> DummyStore::RemoveAll(std::string_view tenant) {
 // --- Registered memory ----------------------------------------------------------------------
 
 Status DummyStore::RegisterBuffer(void* data, size_t size) {
-  // Before the gate: who unregisters holds this while it waits for those inside to leave.
   base::MutexLock serial(register_mu_);
   base::Gate::Pass pass(gate_);
   if (!pass) return NotOpen();
@@ -271,29 +270,43 @@ Status DummyStore::RegisterBuffer(void* data, size_t size) {
   return Ok();
 }
 
-Status DummyStore::UnregisterBuffer(void* data) {
+Result<DummyStore::Removed> DummyStore::RemoveRange(const void* data) {
+  base::MutexLock lock(mu_);
+  for (auto it = registered_.rbegin(); it != registered_.rend(); ++it) {
+    const Result<RegisteredRange> range = it->second->Remove(data);
+    if (!range) continue;
+    const Removed removed{*range, it->first};
+    if (it->second->size() == 0) registered_.erase(removed.allocation);
+    return removed;
+  }
+  return NotFound(fmt::format("unregister_buffer: pointer {:#x} is not registered",
+                              reinterpret_cast<uintptr_t>(data)));
+}
+
+void DummyStore::ForgetUnused(uint64_t allocation) {
   base::MutexLock serial(register_mu_);
-  std::optional<uint64_t> unused;
+  {
+    base::MutexLock lock(mu_);
+    if (registered_.contains(allocation)) return;
+  }
+  link_->UnregisterRegion(allocation);
+}
+
+Status DummyStore::UnregisterBuffer(void* data) {
+  Removed removed;
   {
     base::Gate::Pass pass(gate_);
     if (!pass) return NotOpen();
-    base::MutexLock lock(mu_);
-    bool found = false;
-    for (auto it = registered_.rbegin(); it != registered_.rend() && !found; ++it) {
-      found = it->second->Remove(data).ok();
-      if (found && it->second->size() == 0) unused = it->first;
-    }
-    if (!found) {
-      return NotFound(fmt::format("unregister_buffer: pointer {:#x} is not registered",
-                                  reinterpret_cast<uintptr_t>(data)));
-    }
-    if (unused) registered_.erase(*unused);
+    MC_TRY(removed, RemoveRange(data));
   }
-  // Calls that may still use the range came before; wait until each of them has left.
-  const int side = gate_.Turn();
-  const uint64_t limit_ms = runtime_->NowMs() + config_.rpc_timeout_ms;
-  while (!gate_.Left(side) && runtime_->NowMs() < limit_ms) runtime_->Yield();
-  if (unused) link_->UnregisterRegion(*unused);
+  // Holds and calls that may still use the range came before; wait until each of them has left.
+  Status left = AwaitCallers(gate_, *runtime_, runtime_->NowMs() + config_.rpc_timeout_ms);
+  if (!left) {
+    // As before. It can only fail where the daemon is gone, which forgot the memory anyway.
+    static_cast<void>(RegisterBuffer(data, removed.range.size));
+    return left;
+  }
+  ForgetUnused(removed.allocation);
   return Ok();
 }
 

@@ -59,8 +59,21 @@ class DummyStore final : public Store {
   Status CheckHealth() override;
   bool is_dummy() const override { return true; }
 
+ protected:
+  int BeginHold() override { return gate_.Enter(); }
+  void EndHold(int hold) override { gate_.Leave(hold); }
+
  private:
   std::vector<Result<uint64_t>> Read(const GetWanted& wanted, std::string_view tenant);
+
+  // Takes the most recent registration of `data` away, and returns it with its allocation.
+  struct Removed {
+    RegisteredRange range;
+    uint64_t allocation = 0;
+  };
+  Result<Removed> RemoveRange(const void* data);
+  // Lets the daemon forget an allocation of which nothing is registered any more.
+  void ForgetUnused(uint64_t allocation);
 
   // What was registered around a range, and where the daemon has it.
   std::optional<RegionRange> RegionOf(const void* data, size_t size) const;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "metadata/memory/memory_metadata.h"
 #include "obs/prometheus_metrics.h"
 #include "runtime/real_runtime.h"
@@ -28,7 +31,7 @@ class LocalStoreTest : public ::testing::Test {
     parts.pool = *LocalPool::Open(1 << 16, 0);
     parts.runtime = std::move(runtime);
     StoreConfig config;
-    config.request_timeout_ms = 5'000;
+    config.request_timeout_ms = 1'000;
     store_ = std::make_unique<LocalStore>(config, std::move(parts));
   }
 
@@ -127,6 +130,39 @@ TEST_F(LocalStoreTest, RegistrationsAreCheckedAndNest) {
   EXPECT_TRUE(store_->IsRegistered(memory, 1));
   ASSERT_TRUE(store_->UnregisterBuffer(memory).ok());
   EXPECT_FALSE(store_->IsRegistered(memory, 1));
+}
+
+TEST_F(LocalStoreTest, AHoldKeepsRegisteredMemoryUntilItEnds) {
+  std::byte memory[256];
+  ASSERT_TRUE(store_->RegisterBuffer(memory, sizeof memory).ok());
+  std::atomic<bool> gone = false;
+  std::thread other;
+  {
+    const MemoryHold hold(*store_);
+    ASSERT_TRUE(store_->IsRegistered(memory, sizeof memory));
+    other = std::thread([&] {
+      EXPECT_TRUE(store_->UnregisterBuffer(memory).ok());
+      gone = true;
+    });
+    // Later calls find nothing at once; those that have looked may go on.
+    while (store_->IsRegistered(memory, 1)) std::this_thread::yield();
+    for (int i = 0; i < 1'000; ++i) std::this_thread::yield();
+    EXPECT_FALSE(gone);
+    EXPECT_TRUE(store_->Put("k", ConstBytes(memory)).ok());
+  }
+  other.join();
+  EXPECT_TRUE(gone);
+}
+
+TEST_F(LocalStoreTest, AHoldThatDoesNotEndFailsTheUnregister) {
+  std::byte memory[256];
+  ASSERT_TRUE(store_->RegisterBuffer(memory, sizeof memory).ok());
+  {
+    const MemoryHold hold(*store_);
+    EXPECT_EQ(store_->UnregisterBuffer(memory).code(), ErrorCode::kTransport);
+  }
+  EXPECT_TRUE(store_->IsRegistered(memory, sizeof memory));
+  EXPECT_TRUE(store_->UnregisterBuffer(memory).ok());
 }
 
 TEST_F(LocalStoreTest, PoolLeasesCountAsRegistered) {

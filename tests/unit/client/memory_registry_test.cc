@@ -5,6 +5,8 @@
 #include <random>
 #include <thread>
 
+#include "runtime/real_runtime.h"
+
 namespace mooncake::client {
 namespace {
 
@@ -124,6 +126,28 @@ TEST(LocalPool, ContainsNoRangeThatLeavesIt) {
   EXPECT_FALSE((*pool)->Contains(lease->data(), (1 << 16) + 1));
   EXPECT_FALSE((*pool)->Contains(lease->data() + 1, 1 << 16));
   EXPECT_FALSE((*pool)->Contains(lease->data(), SIZE_MAX));
+}
+
+TEST(AwaitCallers, WaitsForThoseInsideAndNobodyElse) {
+  runtime::RealRuntime runtime;
+  base::Gate gate;
+  EXPECT_TRUE(AwaitCallers(gate, runtime, runtime.NowMs() + 5'000).ok());
+  const int inside = gate.Enter();
+  EXPECT_EQ(AwaitCallers(gate, runtime, runtime.NowMs() + 20).code(), ErrorCode::kTransport);
+  // The wait that gave up has turned the gate: the old caller is found on the other side.
+  EXPECT_EQ(AwaitCallers(gate, runtime, runtime.NowMs() + 20).code(), ErrorCode::kTransport);
+  gate.Leave(inside);
+  EXPECT_TRUE(AwaitCallers(gate, runtime, runtime.NowMs() + 5'000).ok());
+}
+
+TEST(AwaitCallers, OneThatIsSlowToEnterIsNotMissed) {
+  runtime::RealRuntime runtime;
+  base::Gate gate;
+  const int slow = gate.Enter();  // Counts where a turn that is over has been.
+  gate.Turn();
+  EXPECT_EQ(AwaitCallers(gate, runtime, runtime.NowMs() + 20).code(), ErrorCode::kTransport);
+  gate.Leave(slow);
+  EXPECT_TRUE(AwaitCallers(gate, runtime, runtime.NowMs() + 5'000).ok());
 }
 
 }  // namespace
