@@ -173,6 +173,9 @@ class Store {
   // Whether [data, data + size) lies in one registered range or pool lease. Stays true for as
   // long as a MemoryHold that is older than the question.
   virtual bool IsRegistered(const void* data, size_t size) const = 0;
+  // Whether it lies in one that values may be read into: not in memory that was mapped for
+  // reading only when it was registered.
+  virtual bool IsWritable(const void* data, size_t size) const = 0;
   // The pool of local_buffer_size bytes. An empty optional: exhausted now.
   virtual uint64_t LocalPoolCapacity() const = 0;
   virtual std::optional<MutableBytes> LocalPoolTryAcquire(size_t size) = 0;

@@ -8,19 +8,22 @@
 
 namespace mooncake::python {
 
-bool MayTouch(const Store& store, uint64_t address, uint64_t size) {
+bool MayTouch(const Store& store, uint64_t address, uint64_t size, Use use) {
   if (size == 0) return true;
   const bool wraps = address + size < address;
-  return address != 0 && !wraps && store.IsRegistered(reinterpret_cast<const void*>(address), size);
+  if (address == 0 || wraps) return false;
+  const auto* const data = reinterpret_cast<const void*>(address);
+  return use == Use::kTarget ? store.IsWritable(data, size) : store.IsRegistered(data, size);
 }
 
-void LogRefused(const char* method, uint64_t address, uint64_t size) {
+void LogRefused(const char* method, uint64_t address, uint64_t size, Use use) {
   ++ApiScope::OfThread().refused;
-  char text[160];
+  char text[200];
   std::snprintf(text, sizeof text,
-                "memory at 0x%llx of %llu bytes is not registered; call register_buffer first, "
+                "memory at 0x%llx of %llu bytes is not registered%s; call register_buffer first, "
                 "or use a BufferPool lease",
-                static_cast<unsigned long long>(address), static_cast<unsigned long long>(size));
+                static_cast<unsigned long long>(address), static_cast<unsigned long long>(size),
+                use == Use::kTarget ? ", or was mapped for reading only when it was" : "");
   obs::LogRateLimited(obs::LogLevel::kWarning, std::string("python.") + method, text);
 }
 

@@ -10,16 +10,19 @@
 
 namespace mooncake::python {
 
+// What a call does with memory: stores what is there, or reads a value into it.
+enum class Use { kSource, kTarget };
+
 // Whether a call may touch [address, address + size). Nothing to touch is always fine. True for no
 // longer than a MemoryHold that the call took before lasts.
-bool MayTouch(const Store& store, uint64_t address, uint64_t size);
+bool MayTouch(const Store& store, uint64_t address, uint64_t size, Use use);
 
 // What a read or a batch item gets whose memory may not be touched: of the published codes the one
 // for "not allowed now", as in CodeOf.
 inline constexpr long kRefusedCode = static_cast<long>(ErrorCode::kInvalidState);
 
 // A rate-limited line that names the range. Call with or without the GIL.
-void LogRefused(const char* method, uint64_t address, uint64_t size);
+void LogRefused(const char* method, uint64_t address, uint64_t size, Use use);
 
 inline ConstBytes SourceAt(uint64_t address, uint64_t size) {
   return BytesAt(reinterpret_cast<const void*>(address), size);

@@ -70,8 +70,8 @@ PyObject* PutOne(PyObject* self, const CallArgs& args, const char* method) {
   const Call call(self, method);
   if (!call) return nullptr;
   const MemoryHold hold(*call.store());
-  if (!MayTouch(*call.store(), address, size)) {
-    LogRefused(method, address, size);
+  if (!MayTouch(*call.store(), address, size, Use::kSource)) {
+    LogRefused(method, address, size, Use::kSource);
     call->CountRefused();
     return PyLong_FromLong(-1);
   }
@@ -108,8 +108,8 @@ PyObject* GetInto(PyObject* self, const CallArgs& args) {
   const Call call(self, "get_into");
   if (!call) return nullptr;
   const MemoryHold hold(*call.store());
-  if (!MayTouch(*call.store(), address, size)) {
-    LogRefused("get_into", address, size);
+  if (!MayTouch(*call.store(), address, size, Use::kTarget)) {
+    LogRefused("get_into", address, size, Use::kTarget);
     call->CountRefused();
     return PyLong_FromLong(kRefusedCode);
   }
@@ -143,12 +143,12 @@ bool Prepare(const char* method, const RawBatch& batch, Prepared* prepared) {
 }
 
 // Finds the items whose memory may be touched. Without the GIL, under a hold.
-void Select(const Call& call, Prepared* prepared) {
+void Select(const Call& call, Use use, Prepared* prepared) {
   for (size_t i = 0; i < prepared->keys.size(); ++i) {
-    if (MayTouch(*call.store(), prepared->ptrs[i], prepared->sizes[i])) {
+    if (MayTouch(*call.store(), prepared->ptrs[i], prepared->sizes[i], use)) {
       prepared->sent.push_back(i);
     } else {
-      LogRefused(call.method(), prepared->ptrs[i], prepared->sizes[i]);
+      LogRefused(call.method(), prepared->ptrs[i], prepared->sizes[i], use);
     }
   }
 }
@@ -174,7 +174,7 @@ PyObject* BatchPutFrom(PyObject* self, const CallArgs& args) {
   {
     WithoutGil released;
     const MemoryHold hold(*call.store());
-    Select(call, &prepared);
+    Select(call, Use::kSource, &prepared);
     std::vector<ConstBytes> parts(prepared.sent.size());
     std::vector<PutItem> items(prepared.sent.size());
     for (size_t i = 0; i < prepared.sent.size(); ++i) {
@@ -207,7 +207,7 @@ PyObject* BatchGetInto(PyObject* self, const CallArgs& args) {
   {
     WithoutGil released;
     const MemoryHold hold(*call.store());
-    Select(call, &prepared);
+    Select(call, Use::kTarget, &prepared);
     std::vector<MutableBytes> targets(prepared.sent.size());
     std::vector<GetItem> items(prepared.sent.size());
     for (size_t i = 0; i < prepared.sent.size(); ++i) {

@@ -124,11 +124,11 @@ bool BatchFrom(const char* method, PyObject* keys, PyObject* ptrs, PyObject* siz
 }
 
 // The positions of the items whose memory may be touched. Without the GIL.
-std::vector<size_t> Select(const Call& call, const Batch& batch) {
+std::vector<size_t> Select(const Call& call, Use use, const Batch& batch) {
   const auto may_touch = [&](const Row& row) {
     for (size_t piece = row.first; piece < row.first + row.count; ++piece) {
-      if (MayTouch(*call.store(), batch.ptrs[piece], batch.sizes[piece])) continue;
-      LogRefused(call.method(), batch.ptrs[piece], batch.sizes[piece]);
+      if (MayTouch(*call.store(), batch.ptrs[piece], batch.sizes[piece], use)) continue;
+      LogRefused(call.method(), batch.ptrs[piece], batch.sizes[piece], use);
       return false;
     }
     return true;
@@ -161,7 +161,7 @@ PyObject* BatchPutFrom(PyObject* self, const CallArgs& args) {
   {
     WithoutGil released;
     const MemoryHold hold(*call.store());
-    sent = Select(call, batch);
+    sent = Select(call, Use::kSource, batch);
     std::vector<ConstBytes> pieces(batch.ptrs.size());
     for (size_t i = 0; i < pieces.size(); ++i) {
       pieces[i] = SourceAt(batch.ptrs[i], batch.sizes[i]);
@@ -201,7 +201,7 @@ PyObject* BatchGetInto(PyObject* self, const CallArgs& args) {
   {
     WithoutGil released;
     const MemoryHold hold(*call.store());
-    sent = Select(call, batch);
+    sent = Select(call, Use::kTarget, batch);
     std::vector<MutableBytes> pieces(batch.ptrs.size());
     for (size_t i = 0; i < pieces.size(); ++i) {
       pieces[i] = TargetAt(batch.ptrs[i], batch.sizes[i]);

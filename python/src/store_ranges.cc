@@ -53,8 +53,8 @@ int64_t Check(const Call& call, const Buffer& buffer, uint64_t dst, uint64_t siz
   if (size == 0) return 0;
   if (dst > buffer.capacity || size > buffer.capacity - dst) return kTooSmallCode;
   const uint64_t address = buffer.address + dst;
-  if (address >= buffer.address && MayTouch(*call.store(), address, size)) return 1;
-  LogRefused(kMethod, address, size);
+  if (address >= buffer.address && MayTouch(*call.store(), address, size, Use::kTarget)) return 1;
+  LogRefused(kMethod, address, size, Use::kTarget);
   return kRefusedCode;
 }
 

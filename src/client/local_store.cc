@@ -375,13 +375,18 @@ Status LocalStore::UnregisterBuffer(void* data) {
   }
   // Holds and calls that may still use the range came before; wait until each of them has left.
   Status left = AwaitCallers(parts_.node->gate(), *parts_.runtime, Deadline());
-  if (!left) ranges_.AddOwn(range.data, range.size);
+  if (!left) ranges_.AddOwn(range);
   return left;
 }
 
 bool LocalStore::IsRegistered(const void* data, size_t size) const {
   if (parts_.pool && parts_.pool->Contains(data, size)) return true;
   return ranges_.Contains(data, size);
+}
+
+bool LocalStore::IsWritable(const void* data, size_t size) const {
+  if (parts_.pool && parts_.pool->Contains(data, size)) return true;
+  return ranges_.Contains(data, size, true);
 }
 
 uint64_t LocalStore::LocalPoolCapacity() const { return parts_.pool ? parts_.pool->capacity() : 0; }

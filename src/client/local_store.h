@@ -52,6 +52,7 @@ class LocalStore final : public Store {
   Status RegisterBuffer(void* data, size_t size) override;
   Status UnregisterBuffer(void* data) override;
   bool IsRegistered(const void* data, size_t size) const override;
+  bool IsWritable(const void* data, size_t size) const override;
   uint64_t LocalPoolCapacity() const override;
   std::optional<MutableBytes> LocalPoolTryAcquire(size_t size) override;
   void LocalPoolRelease(MutableBytes lease) override;

@@ -20,15 +20,15 @@ Status RangeTable::Add(const void* data, size_t size) {
         "process",
         base, size));
   }
-  AddOwn(data, size);
+  AddOwn({data, size, IsWritable(data, size)});
   return Ok();
 }
 
-void RangeTable::AddOwn(const void* data, size_t size) {
+void RangeTable::AddOwn(const RegisteredRange& range) {
   base::MutexLock lock(mu_);
   auto next = std::make_shared<Ranges>(*ranges_.load());
-  next->by_base[reinterpret_cast<uintptr_t>(data)].push_back(size);
-  next->largest = std::max(next->largest, size);
+  next->by_base[reinterpret_cast<uintptr_t>(range.data)].push_back(range);
+  next->largest = std::max(next->largest, range.size);
   ranges_.store(std::move(next));
 }
 
@@ -40,7 +40,7 @@ Result<RegisteredRange> RangeTable::Remove(const void* data) {
   if (found == next->by_base.end()) {
     return NotFound(fmt::format("unregister_buffer: pointer {:#x} is not registered", base));
   }
-  const RegisteredRange removed{data, found->second.back()};
+  const RegisteredRange removed = found->second.back();
   found->second.pop_back();
   if (found->second.empty()) next->by_base.erase(found);
   if (next->by_base.empty()) next->largest = 0;
@@ -48,7 +48,7 @@ Result<RegisteredRange> RangeTable::Remove(const void* data) {
   return removed;
 }
 
-std::optional<ConstBytes> RangeTable::Find(const void* data, size_t size) const {
+std::optional<ConstBytes> RangeTable::Find(const void* data, size_t size, bool writable) const {
   const auto base = reinterpret_cast<uintptr_t>(data);
   if (size > UINTPTR_MAX - base) return std::nullopt;
   const std::shared_ptr<const Ranges> ranges = ranges_.load();
@@ -57,7 +57,10 @@ std::optional<ConstBytes> RangeTable::Find(const void* data, size_t size) const 
     --it;
     const uintptr_t before = base - it->first;
     if (before > ranges->largest) break;
-    const size_t longest = *std::max_element(it->second.begin(), it->second.end());
+    size_t longest = 0;
+    for (const RegisteredRange& range : it->second) {
+      if (range.writable || !writable) longest = std::max(longest, range.size);
+    }
     if (longest >= before && longest - before >= size) {
       return ConstBytes(static_cast<const std::byte*>(data) - before, longest);
     }
@@ -79,7 +82,7 @@ std::optional<MutableBytes> LocalPool::TryAcquire(size_t size) {
   const auto offset = allocator_.Allocate(size);
   if (!offset) return std::nullopt;
   const MutableBytes lease = memory_.bytes().subspan(*offset, size);
-  leases_.AddOwn(lease.data(), lease.size());
+  leases_.AddOwn({lease.data(), lease.size()});
   return lease;
 }
 

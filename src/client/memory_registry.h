@@ -22,6 +22,7 @@ namespace mooncake::client {
 struct RegisteredRange {
   const void* data = nullptr;
   size_t size = 0;
+  bool writable = true;  // Whether values may be read into it.
 };
 
 // Registered ranges by base address. Registrations of one range nest; ranges may overlap.
@@ -31,19 +32,21 @@ class RangeTable {
   // kInvalidArgument: null, empty, wrapping around the address space, or not readable memory.
   Status Add(const void* data, size_t size);
   // The same for memory that is known to be there.
-  void AddOwn(const void* data, size_t size);
+  void AddOwn(const RegisteredRange& range);
   // The most recent registration of this base goes. kNotFound: none.
   Result<RegisteredRange> Remove(const void* data);
-  // A registered range that the range lies within. Empty: there is none.
-  std::optional<ConstBytes> Find(const void* data, size_t size) const;
-  bool Contains(const void* data, size_t size) const { return Find(data, size).has_value(); }
+  // A registered range that the range lies within, a writable one if asked. Empty: there is none.
+  std::optional<ConstBytes> Find(const void* data, size_t size, bool writable = false) const;
+  bool Contains(const void* data, size_t size, bool writable = false) const {
+    return Find(data, size, writable).has_value();
+  }
   size_t size() const;
 
  private:
   // An immutable snapshot: every pointer call looks here, changes are rare.
   struct Ranges {
-    // base -> the sizes registered there, oldest first.
-    std::map<uintptr_t, std::vector<size_t>> by_base;
+    // By base, oldest first.
+    std::map<uintptr_t, std::vector<RegisteredRange>> by_base;
     size_t largest = 0;  // No range is larger; bounds the search for overlapping ones.
   };
   base::Mutex mu_;  // One change at a time.

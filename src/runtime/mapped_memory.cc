@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <vector>
 
 #include "runtime/memory_limit.h"
@@ -170,6 +172,26 @@ bool IsReadable(const void* data, size_t size) {
     if (mincore(page, std::min(kStep, size + before - at), pages.data()) != 0) return false;
   }
   return CanRead(first) && CanRead(first + size - 1);
+}
+
+bool IsWritable(const void* data, size_t size) {
+  uintptr_t at = reinterpret_cast<uintptr_t>(data);
+  if (size > UINTPTR_MAX - at) return false;
+  const uintptr_t end = at + size;
+  std::ifstream maps("/proc/self/maps");
+  if (!maps) return true;
+  std::string line;
+  // Lines by address: "from-to rwxp ...", in hexadecimal.
+  while (at < end && std::getline(maps, line)) {
+    char* rest = nullptr;
+    const uintptr_t from = std::strtoull(line.c_str(), &rest, 16);
+    if (*rest != '-') break;
+    const uintptr_t to = std::strtoull(rest + 1, &rest, 16);
+    if (to <= at) continue;
+    if (from > at || std::strlen(rest) < 3 || rest[2] != 'w') break;
+    at = to;
+  }
+  return at >= end;
 }
 
 MappedMemory::MappedMemory(MappedMemory&& other) noexcept

@@ -16,6 +16,9 @@ namespace mooncake {
 // Whether every page of the range is mapped and its two ends can be read, right now. For memory
 // that a caller names by address; costs about a millisecond per GiB.
 bool IsReadable(const void* data, size_t size);
+// Whether all of the range is mapped for writing, right now, as the kernel's list of the process's
+// mappings has it; nothing is touched. True where that list cannot be read.
+bool IsWritable(const void* data, size_t size);
 
 class MappedMemory {
  public:

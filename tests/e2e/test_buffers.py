@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
 
@@ -75,6 +76,24 @@ def test_unregister_waits_for_calls_that_have_only_looked(sqlite_url: str) -> No
     command = [sys.executable, str(program), sqlite_url]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0 and ended.stdout == "survived\n", ended.stderr
+
+
+def test_read_only_memory_is_a_source_and_no_target(
+    store: MooncakeDistributedStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "values").write_bytes(b"v" * 4096)
+    with (tmp_path / "values").open("rb") as file:
+        memory = mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    assert store.register_buffer(address, 4096) == 0
+    assert store.put_from("a", address, 4096) == 0 and store.get("a") == b"v" * 4096
+    assert store.batch_put_from(["b"], [address], [10]) == [0]
+    assert store.get_into("a", address, 4096) == -2
+    assert store.batch_get_into(["a", "nope"], [address] * 2, [4096] * 2) == [-2, -2]
+    assert store.batch_get_into_multi_buffers(["a"], [[address]], [[4096]]) == [-2]
+    assert store.get_into_ranges([address], [["a"]], [[[0]]], [[[0]]], [[[10]]]) == [[[-2]]]
+    assert "reading only" in capfd.readouterr().err
+    assert store.unregister_buffer(address) == 0
 
 
 def test_new_memory_at_an_old_address(store: MooncakeDistributedStore) -> None:

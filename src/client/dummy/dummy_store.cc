@@ -266,7 +266,7 @@ Status DummyStore::RegisterBuffer(void* data, size_t size) {
   base::MutexLock lock(mu_);
   std::unique_ptr<RangeTable>& table = registered_[shared->allocation];
   if (!table) table = std::make_unique<RangeTable>();
-  table->AddOwn(data, size);
+  table->AddOwn({data, size});
   return Ok();
 }
 

@@ -46,6 +46,8 @@ class DummyStore final : public Store {
   Status RegisterBuffer(void* data, size_t size) override;
   Status UnregisterBuffer(void* data) override;
   bool IsRegistered(const void* data, size_t size) const override;
+  // All memory that can be registered is writable.
+  bool IsWritable(const void* data, size_t size) const override { return IsRegistered(data, size); }
   uint64_t LocalPoolCapacity() const override { return 0; }
   std::optional<MutableBytes> LocalPoolTryAcquire(size_t) override { return std::nullopt; }
   void LocalPoolRelease(MutableBytes) override {}

@@ -1,6 +1,7 @@
 #include "client/memory_registry.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <random>
 #include <thread>
@@ -126,6 +127,25 @@ TEST(LocalPool, ContainsNoRangeThatLeavesIt) {
   EXPECT_FALSE((*pool)->Contains(lease->data(), (1 << 16) + 1));
   EXPECT_FALSE((*pool)->Contains(lease->data() + 1, 1 << 16));
   EXPECT_FALSE((*pool)->Contains(lease->data(), SIZE_MAX));
+}
+
+TEST(RangeTable, ReadOnlyMemoryIsNotWritable) {
+  auto* const pages = static_cast<std::byte*>(
+      mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(mprotect(pages + 4096, 4096, PROT_READ), 0);
+  RangeTable table;
+  ASSERT_TRUE(table.Add(pages, 3 * 4096).ok());
+  EXPECT_TRUE(table.Contains(pages, 4096));
+  EXPECT_FALSE(table.Contains(pages, 4096, true));  // As a whole it was not.
+  ASSERT_TRUE(table.Add(pages, 4096).ok());
+  EXPECT_TRUE(table.Contains(pages, 4096, true));
+  EXPECT_FALSE(table.Contains(pages, 4097, true));
+  ASSERT_TRUE(table.Add(pages + 2 * 4096, 4096).ok());
+  EXPECT_TRUE(table.Contains(pages + 2 * 4096, 4096, true));
+  ASSERT_TRUE(table.Add(pages + 4095, 2).ok());
+  EXPECT_FALSE(table.Contains(pages + 4095, 1 + 1, true));
+  munmap(pages, 3 * 4096);
 }
 
 TEST(AwaitCallers, WaitsForThoseInsideAndNobodyElse) {
