@@ -170,6 +170,9 @@ class Store {
   // registered as before.
   virtual Status RegisterBuffer(void* data, size_t size) = 0;
   virtual Status UnregisterBuffer(void* data) = 0;
+  // Ends every registration that reaches into [data, data + size), in the same way, before that
+  // memory goes away; after Close too. Ok when there was none.
+  virtual Status UnregisterWithin(const void* data, size_t size) = 0;
   // Whether [data, data + size) lies in one registered range or pool lease. Stays true for as
   // long as a MemoryHold that is older than the question.
   virtual bool IsRegistered(const void* data, size_t size) const = 0;

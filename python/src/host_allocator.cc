@@ -10,6 +10,8 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "args.h"
 #include "base/mutex.h"
@@ -28,6 +30,7 @@ struct Region {
   uint64_t mapped = 0;
   int fd = -1;
   uint64_t allocation = 0;  // Never the same twice.
+  bool freeing = false;     // Somebody waits for the last calls that use it.
 };
 
 // By address, of the whole process: any allocator may free what another one gave out, and a
@@ -165,6 +168,16 @@ PyObject* HostAlloc(PyObject*, const CallArgs& args) {
 
 constexpr Signature<1> kFree{"free", {"ptr"}, 1, 1};
 
+// Ends what the process's stores have registered of memory that is about to go, and waits for
+// their calls. Without the GIL, which is why the caller has listed them.
+Status UnregisterEverywhere(const std::vector<std::shared_ptr<Store>>& stores,
+                            const Region& region) {
+  for (const std::shared_ptr<Store>& store : stores) {
+    MC_RETURN_IF_ERROR(store->UnregisterWithin(region.data, region.mapped));
+  }
+  return Ok();
+}
+
 PyObject* HostFree(PyObject*, const CallArgs& args) {
   std::array<PyObject*, 1> given;
   uint64_t address = 0;
@@ -175,18 +188,32 @@ PyObject* HostFree(PyObject*, const CallArgs& args) {
   std::optional<Region> taken;
   {
     base::MutexLock lock(table.mu);
-    if (const auto found = table.by_address.find(address); found != table.by_address.end()) {
+    const auto found = table.by_address.find(address);
+    if (found != table.by_address.end() && !std::exchange(found->second.freeing, true)) {
       taken = found->second;
-      table.by_address.erase(found);
     }
   }
   if (!taken) return Raise(NotFound("free: no allocation begins at " + std::to_string(address)));
-  const Region region = *taken;
+  Status unused;
+  std::vector<std::shared_ptr<Store>> stores = StoresOfProcess();
   {
     WithoutGil released;
-    Unmap(region);
+    unused = UnregisterEverywhere(stores, *taken);
+    stores.clear();  // May be the last share of one.
+    {
+      base::MutexLock lock(table.mu);
+      if (unused.ok()) {
+        table.by_address.erase(address);
+      } else {
+        table.by_address[address].freeing = false;
+      }
+    }
+    if (unused.ok()) Unmap(*taken);
   }
-  return PyLong_FromLong(0);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (unused.ok()) return PyLong_FromLong(0);
+  return RaiseRuntime("free: the memory at %llu stays: %s",
+                      static_cast<unsigned long long>(address), unused.error().context.c_str());
 }
 
 PyMethodDef kFunctions[] = {
@@ -194,9 +221,12 @@ PyMethodDef kFunctions[] = {
                       "host_alloc(size, hugepage_size)\n--\n\n"
                       "Shared memory at a page boundary, and its address. hugepage_size 0:\n"
                       "ordinary pages."),
-    Method<HostFree>("host_free",
-                     "host_free(ptr)\n--\n\n"
-                     "Give back what host_alloc returned. KeyError for any other address."),
+    Method<HostFree>(
+        "host_free",
+        "host_free(ptr)\n--\n\n"
+        "Give back what host_alloc returned; no store of the process has it registered any\n"
+        "more. KeyError for any other address; RuntimeError, and the memory stays, when calls\n"
+        "that use it do not end within the request timeout."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -29,6 +29,17 @@ std::set<StoreObject*>& LiveObjects() {
   return live;
 }
 
+// Every store that was opened and is still there, also when its object has let it go while a call
+// runs. Guarded by the GIL.
+struct OpenedStore {
+  std::weak_ptr<Store> store;
+  uint64_t fork_generation = 0;
+};
+std::vector<OpenedStore>& Opened() {
+  static std::vector<OpenedStore> opened;
+  return opened;
+}
+
 State& StateOf(PyObject* self) { return reinterpret_cast<StoreObject*>(self)->state; }
 
 bool IsForeign(const State& state) { return state.fork_generation != ForkGeneration(); }
@@ -113,6 +124,8 @@ PyObject* OpenWith(PyObject* self, const CallArgs& args, const char* method,
   state.store = std::move(*opened);
   state.fork_generation = ForkGeneration();
   state.was_set_up = true;
+  std::erase_if(Opened(), [](const OpenedStore& known) { return known.store.expired(); });
+  Opened().push_back({state.store, state.fork_generation});
   if (PyErr_Occurred() != nullptr) {  // A signal came too late to stop the work.
     Drop(state);
     return nullptr;
@@ -228,6 +241,15 @@ bool CloseAtExit(PyObject* module) {
 }
 
 }  // namespace
+
+std::vector<std::shared_ptr<Store>> StoresOfProcess() {
+  std::vector<std::shared_ptr<Store>> stores;
+  for (const OpenedStore& known : Opened()) {
+    if (known.fork_generation != ForkGeneration()) continue;  // The parent's.
+    if (auto store = known.store.lock()) stores.push_back(std::move(store));
+  }
+  return stores;
+}
 
 void LeakInherited(std::shared_ptr<Store> store) {
   static_cast<void>(std::make_unique<std::shared_ptr<Store>>(std::move(store)).release());

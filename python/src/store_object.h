@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <vector>
 
 #include "args.h"
 #include "errors.h"
@@ -45,6 +46,9 @@ class Call {
   const ApiScope scope_;
   std::shared_ptr<Store> store_;
 };
+
+// The stores of this process, closed ones too as long as a call of theirs runs. Needs the GIL.
+std::vector<std::shared_ptr<Store>> StoresOfProcess();
 
 // Keeps a share that was inherited by a fork for ever: not even the end of the process may destroy
 // the store, whose threads do not exist here and whose sockets and leases are the parent's.

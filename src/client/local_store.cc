@@ -379,6 +379,15 @@ Status LocalStore::UnregisterBuffer(void* data) {
   return left;
 }
 
+Status LocalStore::UnregisterWithin(const void* data, size_t size) {
+  const std::vector<RegisteredRange> removed = ranges_.RemoveWithin(data, size);
+  if (removed.empty()) return Ok();
+  Status left = AwaitCallers(parts_.node->gate(), *parts_.runtime, Deadline());
+  if (left.ok()) return left;
+  for (const RegisteredRange& range : removed) ranges_.AddOwn(range);
+  return left;
+}
+
 bool LocalStore::IsRegistered(const void* data, size_t size) const {
   if (parts_.pool && parts_.pool->Contains(data, size)) return true;
   return ranges_.Contains(data, size);

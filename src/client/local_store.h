@@ -51,6 +51,7 @@ class LocalStore final : public Store {
 
   Status RegisterBuffer(void* data, size_t size) override;
   Status UnregisterBuffer(void* data) override;
+  Status UnregisterWithin(const void* data, size_t size) override;
   bool IsRegistered(const void* data, size_t size) const override;
   bool IsWritable(const void* data, size_t size) const override;
   uint64_t LocalPoolCapacity() const override;

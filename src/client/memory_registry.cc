@@ -48,6 +48,27 @@ Result<RegisteredRange> RangeTable::Remove(const void* data) {
   return removed;
 }
 
+std::vector<RegisteredRange> RangeTable::RemoveWithin(const void* data, size_t size) {
+  const auto from = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t to = size > UINTPTR_MAX - from ? UINTPTR_MAX : from + size;
+  std::vector<RegisteredRange> removed;
+  base::MutexLock lock(mu_);
+  auto next = std::make_shared<Ranges>(*ranges_.load());
+  for (auto& [base, ranges] : next->by_base) {
+    if (base >= to) break;
+    std::erase_if(ranges, [&, base = base](const RegisteredRange& range) {
+      const bool reaches = base >= from || range.size > from - base;
+      if (reaches) removed.push_back(range);
+      return reaches;
+    });
+  }
+  if (removed.empty()) return removed;
+  std::erase_if(next->by_base, [](const auto& entry) { return entry.second.empty(); });
+  if (next->by_base.empty()) next->largest = 0;
+  ranges_.store(std::move(next));
+  return removed;
+}
+
 std::optional<ConstBytes> RangeTable::Find(const void* data, size_t size, bool writable) const {
   const auto base = reinterpret_cast<uintptr_t>(data);
   if (size > UINTPTR_MAX - base) return std::nullopt;

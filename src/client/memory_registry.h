@@ -35,6 +35,8 @@ class RangeTable {
   void AddOwn(const RegisteredRange& range);
   // The most recent registration of this base goes. kNotFound: none.
   Result<RegisteredRange> Remove(const void* data);
+  // All registrations that reach into the range go.
+  std::vector<RegisteredRange> RemoveWithin(const void* data, size_t size);
   // A registered range that the range lies within, a writable one if asked. Empty: there is none.
   std::optional<ConstBytes> Find(const void* data, size_t size, bool writable = false) const;
   bool Contains(const void* data, size_t size, bool writable = false) const {

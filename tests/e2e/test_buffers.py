@@ -96,6 +96,26 @@ def test_read_only_memory_is_a_source_and_no_target(
     assert store.unregister_buffer(address) == 0
 
 
+def test_freed_memory_is_registered_nowhere(
+    open_store: Callable[..., MooncakeDistributedStore], sqlite_url: str
+) -> None:
+    stores = [open_store(sqlite_url, stable_id=name) for name in ("a", "b")]
+    allocator = MooncakeHostMemAllocator()
+    address, other = allocator.alloc(MIB), allocator.alloc(MIB)
+    for store in stores:
+        assert store.register_buffer(address, MIB) == store.register_buffer(other, MIB) == 0
+        assert store.register_buffer(address + 4096, 4096) == 0
+    assert stores[0].put_from("k", address, 64) == 0
+    allocator.free(address)
+    for store in stores:
+        assert store.put_from("x", address, 64) == -1
+        assert store.get_into("k", address + 4096, 64) == -2
+        assert store.unregister_buffer(address) == -1
+        assert store.get_into("k", other, 64) == 64
+    with pytest.raises(KeyError):
+        allocator.free(address)
+
+
 def test_new_memory_at_an_old_address(store: MooncakeDistributedStore) -> None:
     allocator = MooncakeHostMemAllocator()
     address = allocator.alloc(MIB)

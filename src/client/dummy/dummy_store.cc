@@ -283,6 +283,11 @@ Result<DummyStore::Removed> DummyStore::RemoveRange(const void* data) {
                               reinterpret_cast<uintptr_t>(data)));
 }
 
+void DummyStore::Restore(const Removed& removed) {
+  // It can only fail where the daemon is gone, or the store is closed: nothing is lost then.
+  static_cast<void>(RegisterBuffer(const_cast<void*>(removed.range.data), removed.range.size));
+}
+
 void DummyStore::ForgetUnused(uint64_t allocation) {
   base::MutexLock serial(register_mu_);
   {
@@ -302,12 +307,34 @@ Status DummyStore::UnregisterBuffer(void* data) {
   // Holds and calls that may still use the range came before; wait until each of them has left.
   Status left = AwaitCallers(gate_, *runtime_, runtime_->NowMs() + config_.rpc_timeout_ms);
   if (!left) {
-    // As before. It can only fail where the daemon is gone, which forgot the memory anyway.
-    static_cast<void>(RegisterBuffer(data, removed.range.size));
+    Restore(removed);
     return left;
   }
   ForgetUnused(removed.allocation);
   return Ok();
+}
+
+Status DummyStore::UnregisterWithin(const void* data, size_t size) {
+  std::vector<Removed> removed;
+  {
+    base::MutexLock lock(mu_);
+    for (auto it = registered_.begin(); it != registered_.end();) {
+      for (const RegisteredRange& range : it->second->RemoveWithin(data, size)) {
+        removed.push_back({range, it->first});
+      }
+      it = it->second->size() == 0 ? registered_.erase(it) : std::next(it);
+    }
+  }
+  if (removed.empty()) return Ok();
+  Status left = AwaitCallers(gate_, *runtime_, runtime_->NowMs() + config_.rpc_timeout_ms);
+  for (const Removed& one : removed) {
+    if (left.ok()) {
+      ForgetUnused(one.allocation);
+    } else {
+      Restore(one);
+    }
+  }
+  return left;
 }
 
 std::optional<RegionRange> DummyStore::RegionOf(const void* data, size_t size) const {

@@ -45,6 +45,7 @@ class DummyStore final : public Store {
 
   Status RegisterBuffer(void* data, size_t size) override;
   Status UnregisterBuffer(void* data) override;
+  Status UnregisterWithin(const void* data, size_t size) override;
   bool IsRegistered(const void* data, size_t size) const override;
   // All memory that can be registered is writable.
   bool IsWritable(const void* data, size_t size) const override { return IsRegistered(data, size); }
@@ -74,6 +75,8 @@ class DummyStore final : public Store {
     uint64_t allocation = 0;
   };
   Result<Removed> RemoveRange(const void* data);
+  // As it was, after calls that may use it did not end.
+  void Restore(const Removed& removed);
   // Lets the daemon forget an allocation of which nothing is registered any more.
   void ForgetUnused(uint64_t allocation);
 

@@ -129,6 +129,19 @@ TEST(LocalPool, ContainsNoRangeThatLeavesIt) {
   EXPECT_FALSE((*pool)->Contains(lease->data(), SIZE_MAX));
 }
 
+TEST(RangeTable, RemovesAllThatReachesIntoARange) {
+  RangeTable table;
+  for (const auto& [base, size] : {std::pair{100, 50}, {100, 10}, {149, 1}, {150, 5}, {90, 20}}) {
+    ASSERT_TRUE(table.Add(At(base), size).ok());
+  }
+  EXPECT_EQ(table.RemoveWithin(At(200), 100).size(), 0u);
+  EXPECT_EQ(table.RemoveWithin(At(120), 30).size(), 2u);  // (100, 50) and (149, 1).
+  EXPECT_TRUE(table.Contains(At(100), 10));
+  EXPECT_FALSE(table.Contains(At(100), 11));
+  EXPECT_EQ(table.RemoveWithin(At(0), 4096).size(), 3u);
+  EXPECT_EQ(table.size(), 0u);
+}
+
 TEST(RangeTable, ReadOnlyMemoryIsNotWritable) {
   auto* const pages = static_cast<std::byte*>(
       mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
