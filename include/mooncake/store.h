@@ -166,10 +166,11 @@ class Store {
   // --- Registered memory ------------------------------------------------------------------
   // Registrations nest: the same range twice needs two unregisters. The memory must stay
   // mapped until then. Unregister takes the range away from later calls at once and waits for
-  // calls that run and for holds (MemoryHold). kTransport: they did not end in time; the range is
-  // registered as before.
+  // calls that run and for holds (MemoryHold). Of what was registered at `data`, or with that
+  // size, the most recent goes. kNotFound: there is none. kTransport: they did not end in time; the
+  // range is registered as before.
   virtual Status RegisterBuffer(void* data, size_t size) = 0;
-  virtual Status UnregisterBuffer(void* data) = 0;
+  virtual Status UnregisterBuffer(void* data, std::optional<size_t> size = std::nullopt) = 0;
   // Ends every registration that reaches into [data, data + size), in the same way, before that
   // memory goes away; after Close too. Ok when there was none.
   virtual Status UnregisterWithin(const void* data, size_t size) = 0;

@@ -35,18 +35,21 @@ constexpr Signature<2> kUnregister{"unregister_buffer", {"ptr", "size"}, 2, 1};
 PyObject* UnregisterBuffer(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 2> given;
   uint64_t address = 0;
-  uint64_t size = 0;
+  std::optional<size_t> size;
+  uint64_t given_size = 0;
   if (!ParseArgs(kUnregister, args, given) ||
       !UnsignedFrom(given[0], {"unregister_buffer", "ptr"}, &address) ||
-      (given[1] != nullptr && !UnsignedFrom(given[1], {"unregister_buffer", "size"}, &size))) {
+      (given[1] != nullptr &&
+       !UnsignedFrom(given[1], {"unregister_buffer", "size"}, &given_size))) {
     return nullptr;
   }
+  if (given[1] != nullptr) size = given_size;
   const Call call(self, "unregister_buffer");
   if (!call) return nullptr;
   Status status;
   {
     WithoutGil released;
-    status = call->UnregisterBuffer(reinterpret_cast<void*>(address));
+    status = call->UnregisterBuffer(reinterpret_cast<void*>(address), size);
   }
   if (PyErr_Occurred() != nullptr) return nullptr;
   if (status.ok()) return PyLong_FromLong(0);
@@ -232,7 +235,8 @@ const PyMethodDef kMethods[] = {
     Method<UnregisterBuffer>(
         "unregister_buffer",
         "unregister_buffer($self, ptr, size=None)\n--\n\n"
-        "Undo one register_buffer; waits for transfers that use the memory.\n"
+        "Undo the last register_buffer of ptr, or of ptr with this size; waits for transfers\n"
+        "that use the memory.\n"
         "Returns 0, or -1: the pointer is not registered, or the transfers did not end within\n"
         "the request timeout, and it stays registered." MC_CALL_ERRORS "\n\nExample:\n"
         "    >>> store.unregister_buffer(array.ctypes.data)\n"

@@ -362,13 +362,13 @@ Status LocalStore::RegisterBuffer(void* data, size_t size) {
   return status;
 }
 
-Status LocalStore::UnregisterBuffer(void* data) {
+Status LocalStore::UnregisterBuffer(void* data, std::optional<size_t> size) {
   RegisteredRange range;
   {
     base::Gate::Pass pass(parts_.node->gate());
     if (!pass) return NotOpen();
     CallMetrics::Call call(calls_, *parts_.runtime, Operation::kUnregisterBuffer);
-    const Result<RegisteredRange> removed = ranges_.Remove(data);
+    const Result<RegisteredRange> removed = ranges_.Remove(data, size);
     call.Item(removed.code());
     if (!removed) return removed.error();
     range = *removed;

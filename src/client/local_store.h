@@ -50,7 +50,7 @@ class LocalStore final : public Store {
   Result<uint64_t> RemoveAll(std::string_view tenant) override;
 
   Status RegisterBuffer(void* data, size_t size) override;
-  Status UnregisterBuffer(void* data) override;
+  Status UnregisterBuffer(void* data, std::optional<size_t> size) override;
   Status UnregisterWithin(const void* data, size_t size) override;
   bool IsRegistered(const void* data, size_t size) const override;
   bool IsWritable(const void* data, size_t size) const override;

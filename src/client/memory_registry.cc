@@ -32,17 +32,25 @@ void RangeTable::AddOwn(const RegisteredRange& range) {
   ranges_.store(std::move(next));
 }
 
-Result<RegisteredRange> RangeTable::Remove(const void* data) {
-  const auto base = reinterpret_cast<uintptr_t>(data);
+Error NotRegistered(const void* data, std::optional<size_t> size) {
+  return NotFound(fmt::format("unregister_buffer: pointer {:#x}{} is not registered",
+                              reinterpret_cast<uintptr_t>(data),
+                              size ? fmt::format(" with size {}", *size) : ""));
+}
+
+Result<RegisteredRange> RangeTable::Remove(const void* data, std::optional<size_t> size) {
   base::MutexLock lock(mu_);
   auto next = std::make_shared<Ranges>(*ranges_.load());
-  auto found = next->by_base.find(base);
-  if (found == next->by_base.end()) {
-    return NotFound(fmt::format("unregister_buffer: pointer {:#x} is not registered", base));
-  }
-  const RegisteredRange removed = found->second.back();
-  found->second.pop_back();
-  if (found->second.empty()) next->by_base.erase(found);
+  const auto found = next->by_base.find(reinterpret_cast<uintptr_t>(data));
+  if (found == next->by_base.end()) return NotRegistered(data, size);
+  std::vector<RegisteredRange>& ranges = found->second;
+  const auto last = std::find_if(ranges.rbegin(), ranges.rend(), [&](const RegisteredRange& range) {
+    return !size || range.size == *size;
+  });
+  if (last == ranges.rend()) return NotRegistered(data, size);
+  const RegisteredRange removed = *last;
+  ranges.erase(std::next(last).base());
+  if (ranges.empty()) next->by_base.erase(found);
   if (next->by_base.empty()) next->largest = 0;
   ranges_.store(std::move(next));
   return removed;

@@ -33,8 +33,8 @@ class RangeTable {
   Status Add(const void* data, size_t size);
   // The same for memory that is known to be there.
   void AddOwn(const RegisteredRange& range);
-  // The most recent registration of this base goes. kNotFound: none.
-  Result<RegisteredRange> Remove(const void* data);
+  // The most recent registration of this base, or of this base and size, goes. kNotFound: none.
+  Result<RegisteredRange> Remove(const void* data, std::optional<size_t> size = std::nullopt);
   // All registrations that reach into the range go.
   std::vector<RegisteredRange> RemoveWithin(const void* data, size_t size);
   // A registered range that the range lies within, a writable one if asked. Empty: there is none.
@@ -71,6 +71,9 @@ class LocalPool {
   allocator::ExtentAllocator allocator_;
   RangeTable leases_;
 };
+
+// What an unregister says that finds nothing.
+Error NotRegistered(const void* data, std::optional<size_t> size);
 
 // Waits until every caller has left who is inside the gate now. kTransport: not by `limit_ms`, or
 // the caller was interrupted. Without locks.

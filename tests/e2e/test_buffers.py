@@ -71,6 +71,17 @@ def test_many_threads_register(store: MooncakeDistributedStore) -> None:
     assert store.put_from("k", address, 1) == -1
 
 
+def test_unregister_with_a_size_is_for_that_size(store: MooncakeDistributedStore) -> None:
+    address = MooncakeHostMemAllocator().alloc(MIB)
+    assert store.register_buffer(address, MIB) == store.register_buffer(address, 4096) == 0
+    assert store.unregister_buffer(address, 12345) == -1
+    assert store.unregister_buffer(address, MIB) == 0
+    assert store.put_from("k", address + MIB - 100, 100) == -1
+    assert store.put_from("k", address, 100) == 0
+    assert store.unregister_buffer(address, size=4096) == 0
+    assert store.put_from("k", address, 100) == -1
+
+
 def test_unregister_waits_for_calls_that_have_only_looked(sqlite_url: str) -> None:
     program = Path(__file__).with_name("unregister_race.py")
     command = [sys.executable, str(program), sqlite_url]

@@ -270,17 +270,16 @@ Status DummyStore::RegisterBuffer(void* data, size_t size) {
   return Ok();
 }
 
-Result<DummyStore::Removed> DummyStore::RemoveRange(const void* data) {
+Result<DummyStore::Removed> DummyStore::RemoveRange(const void* data, std::optional<size_t> size) {
   base::MutexLock lock(mu_);
   for (auto it = registered_.rbegin(); it != registered_.rend(); ++it) {
-    const Result<RegisteredRange> range = it->second->Remove(data);
+    const Result<RegisteredRange> range = it->second->Remove(data, size);
     if (!range) continue;
     const Removed removed{*range, it->first};
     if (it->second->size() == 0) registered_.erase(removed.allocation);
     return removed;
   }
-  return NotFound(fmt::format("unregister_buffer: pointer {:#x} is not registered",
-                              reinterpret_cast<uintptr_t>(data)));
+  return NotRegistered(data, size);
 }
 
 void DummyStore::Restore(const Removed& removed) {
@@ -297,12 +296,12 @@ void DummyStore::ForgetUnused(uint64_t allocation) {
   link_->UnregisterRegion(allocation);
 }
 
-Status DummyStore::UnregisterBuffer(void* data) {
+Status DummyStore::UnregisterBuffer(void* data, std::optional<size_t> size) {
   Removed removed;
   {
     base::Gate::Pass pass(gate_);
     if (!pass) return NotOpen();
-    MC_TRY(removed, RemoveRange(data));
+    MC_TRY(removed, RemoveRange(data, size));
   }
   // Holds and calls that may still use the range came before; wait until each of them has left.
   Status left = AwaitCallers(gate_, *runtime_, runtime_->NowMs() + config_.rpc_timeout_ms);

@@ -44,7 +44,7 @@ class DummyStore final : public Store {
   Result<uint64_t> RemoveAll(std::string_view tenant) override;
 
   Status RegisterBuffer(void* data, size_t size) override;
-  Status UnregisterBuffer(void* data) override;
+  Status UnregisterBuffer(void* data, std::optional<size_t> size) override;
   Status UnregisterWithin(const void* data, size_t size) override;
   bool IsRegistered(const void* data, size_t size) const override;
   // All memory that can be registered is writable.
@@ -69,12 +69,13 @@ class DummyStore final : public Store {
  private:
   std::vector<Result<uint64_t>> Read(const GetWanted& wanted, std::string_view tenant);
 
-  // Takes the most recent registration of `data` away, and returns it with its allocation.
+  // Takes a registration of `data` away, as UnregisterBuffer does, and returns it with its
+  // allocation.
   struct Removed {
     RegisteredRange range;
     uint64_t allocation = 0;
   };
-  Result<Removed> RemoveRange(const void* data);
+  Result<Removed> RemoveRange(const void* data, std::optional<size_t> size);
   // As it was, after calls that may use it did not end.
   void Restore(const Removed& removed);
   // Lets the daemon forget an allocation of which nothing is registered any more.

@@ -129,6 +129,18 @@ TEST(LocalPool, ContainsNoRangeThatLeavesIt) {
   EXPECT_FALSE((*pool)->Contains(lease->data(), SIZE_MAX));
 }
 
+TEST(RangeTable, RemovesARegistrationOfOneSize) {
+  RangeTable table;
+  ASSERT_TRUE(table.Add(At(1000), 500).ok());
+  ASSERT_TRUE(table.Add(At(1000), 100).ok());
+  EXPECT_EQ(table.Remove(At(1000), 499).code(), ErrorCode::kNotFound);
+  EXPECT_EQ(table.Remove(At(1000), 500).code(), ErrorCode::kOk);
+  EXPECT_FALSE(table.Contains(At(1000), 101));
+  EXPECT_EQ(table.Remove(At(1000), 500).code(), ErrorCode::kNotFound);
+  EXPECT_EQ(table.Remove(At(1000)).code(), ErrorCode::kOk);
+  EXPECT_EQ(table.size(), 0u);
+}
+
 TEST(RangeTable, RemovesAllThatReachesIntoARange) {
   RangeTable table;
   for (const auto& [base, size] : {std::pair{100, 50}, {100, 10}, {149, 1}, {150, 5}, {90, 20}}) {
