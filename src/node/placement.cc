@@ -83,11 +83,12 @@ Error CheckPolicy(const ReplicateConfig& replicate) {
 }
 
 // An owner that was asked for and is none: others take its place.
-void CountSkipped(Core& core) {
+void CountSkipped(Core& core, uint64_t count = 1) {
+  if (count == 0) return;
   core.metrics
       .GetCounter("preferred_segment_skip_total",
                   {{"source", "request"}, {"reason", "unavailable"}})
-      .Increment();
+      .Add(count);
 }
 
 Error AddPreferredSegments(Core& core, const ReplicateConfig& replicate, Chooser* chooser) {
@@ -112,6 +113,41 @@ void AddPreferredOwners(Core& core, const routing::ClusterView& view,
   if (replicate.prefer_local || replicate.prefer_alloc_in_same_node) chooser->AddSelf({});
 }
 
+// Without routed writes: this node is the only candidate, and what asks for others is refused where
+// it is a must, or counted as skipped. Copies that cannot be are counted when the value is written.
+void PlaceOwn(Core& core, const routing::ClusterView& view, const ReplicateConfig* replicate,
+              Placement* placement) {
+  Chooser chooser(core, view);
+  if (replicate != nullptr) {
+    placement->refused = AddPreferredSegments(core, *replicate, &chooser);
+    if (placement->refused.code != ErrorCode::kOk) return;
+    const auto asked = static_cast<uint32_t>(chooser.size());
+    const std::vector<Candidate> named = chooser.Take();
+    for (const Candidate& candidate : named) {
+      if (candidate.node != routing::kNoNode) continue;
+      chooser.AddSelf(candidate.segment);
+      placement->hard = replicate->with_soft_pin ? 0 : 1;
+    }
+    const uint32_t elsewhere = asked - static_cast<uint32_t>(chooser.size());
+    if (!replicate->with_soft_pin && placement->hard < std::min(placement->copies, asked)) {
+      placement->refused = NotFound(
+          "a preferred_segment is on another node, and routed_writes=False keeps values "
+          "on this one");
+      return;
+    }
+    if (replicate->with_soft_pin) CountSkipped(core, elsewhere);
+    const auto foreign = [&](const std::string& owner) {
+      return view.FindName(owner) != view.FindName(core.membership.self_name());
+    };
+    CountSkipped(core, static_cast<uint64_t>(
+                           std::count_if(replicate->preferred_storage_owners.begin(),
+                                         replicate->preferred_storage_owners.end(), foreign)));
+  }
+  chooser.AddSelf({});
+  placement->preferred = placement->hard;
+  placement->candidates = chooser.Take();
+}
+
 }  // namespace
 
 std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node) {
@@ -130,13 +166,11 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   if (placement.refused.code != ErrorCode::kOk) return placement;
   placement.copies =
       replicate != nullptr ? replicate->replica_num : std::max(1u, core.options.replica_count);
-  Chooser chooser(core, view);
   if (!core.options.routed_writes) {
-    chooser.AddSelf({});
-    placement.copies = 1;
-    placement.candidates = chooser.Take();
+    PlaceOwn(core, view, replicate, &placement);
     return placement;
   }
+  Chooser chooser(core, view);
   if (replicate != nullptr) {
     placement.refused = AddPreferredSegments(core, *replicate, &chooser);
     if (placement.refused.code != ErrorCode::kOk) return placement;

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 from mooncake.store.aio import AsyncDistributedStore
+from scrape import parse, value
 from support import MIB, eventually, quick_node
 
 Settings = Callable[..., dict[str, Any]]
@@ -93,6 +94,31 @@ def test_a_singular_preference_comes_before_the_plural(
         assert owners(f"segment {first}", **segments) == [first]
     # With the incarnation, too.
     assert owners("epoch", preferred_storage_owner="b:1") == ["b"]
+
+
+def test_without_routed_writes_preferences_are_about_the_own_node(
+    redis: Any, node: Callable[..., Any], open_store: Callable[..., Any]
+) -> None:
+    node(redis.url, stable_id="b")
+    store = open_store(redis.url, stable_id="a")
+    eventually(lambda: len(store.list_segments(all=True)) == 2)
+
+    def counted(name: str) -> float:
+        return value(parse(store.metrics_text()), name)
+
+    for segment in ("nope", "b-segment"):
+        must = ReplicateConfig(preferred_segment=segment)
+        assert store.put("k", b"v", must) == -1
+        assert store.put_batch(["k"], [b"v"], must) == -1
+        assert not store.is_exist("k") and counted("preferred_segment_skip_total") == 0
+    assert store.put("k", b"v", ReplicateConfig(preferred_segment="a-segment")) == 0
+    assert store.put("k", b"v", ReplicateConfig(preferred_segment="nope", with_soft_pin=True)) == 0
+    assert store.put("k", b"v", ReplicateConfig(preferred_storage_owner="b")) == 0
+    assert counted("preferred_segment_skip_total") == 2
+    assert counted("replica_shortfall_total") == 0
+    assert store.put("k", b"v", ReplicateConfig(replica_num=2)) == 0
+    assert counted("replica_shortfall_total") == 1
+    assert [one["segment_name"] for one in store.query_route("k")["replicas"]] == ["a-segment"]
 
 
 SAME: list[dict[str, Any]] = [

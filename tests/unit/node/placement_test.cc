@@ -166,6 +166,31 @@ TEST(Placement, WithoutRoutedWritesOnlyTheOwnSegmentCounts) {
     EXPECT_EQ(Order(local, "k", &policy), (std::vector<std::string>{"self"}));
     ASSERT_TRUE(local.Put("k", "v", &policy).ok());
     EXPECT_EQ(local.UsedBytes(), 64u);
+    EXPECT_EQ(Plan(local, "k", policy).copies, 3u);  // Too few are counted, so not forgotten here.
+  });
+}
+
+TEST(Placement, WithoutRoutedWritesASegmentElsewhereIsRefusedUnlessSoft) {
+  Simulated(10, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    node::NodeConfig config = TestCluster::Config("local");
+    config.options.routed_writes = false;
+    auto& local = cluster.Start(config);
+    const auto put = [&](std::vector<std::string> segments, uint32_t copies, bool soft) {
+      ReplicateConfig policy{.replica_num = copies, .with_soft_pin = soft};
+      policy.preferred_segments = std::move(segments);
+      return local.Put("k", "v", &policy).code();
+    };
+    EXPECT_EQ(put({"nope"}, 1, false), ErrorCode::kNotFound);
+    EXPECT_EQ(put({"a-segment"}, 1, false), ErrorCode::kNotFound);
+    EXPECT_EQ(put({"local-segment", "a-segment"}, 2, false), ErrorCode::kNotFound);
+    EXPECT_EQ(local.Get("k").code(), ErrorCode::kNotFound);
+    EXPECT_EQ(put({"local-segment"}, 1, false), ErrorCode::kOk);
+    EXPECT_EQ(put({local.node().endpoint()}, 1, false), ErrorCode::kOk);
+    EXPECT_EQ(put({"a-segment", "local-segment"}, 1, false), ErrorCode::kOk);
+    EXPECT_EQ(put({"local-segment"}, 2, false), ErrorCode::kOk);
+    EXPECT_EQ(put({"a-segment"}, 1, true), ErrorCode::kOk);
+    EXPECT_EQ(put({"nope"}, 1, true), ErrorCode::kOk);
   });
 }
 
