@@ -90,6 +90,7 @@ int Verify(const Options& options) {
 int Main(int argc, char** argv) {
   CLI::App app("Measures a Mooncake store, or checks every byte of it", "mooncake-store-rs-bench");
   app.require_subcommand(1);
+  app.set_version_flag("-V,--version", "mooncake-store-rs-bench " MOONCAKE_VERSION);
   app.footer("Every option is also read from MC_BENCH_<NAME>.");
   Options bench_options, verify_options;
   ServeOptions serve_options;

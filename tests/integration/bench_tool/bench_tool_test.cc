@@ -54,6 +54,14 @@ TEST(BenchTool, ReportsEveryNumberOfTheContract) {
   }
 }
 
+TEST(BenchTool, SaysItsVersion) {
+  for (const std::string flag : {"--version", "-V"}) {
+    const Ended run = RunTool(flag);
+    EXPECT_EQ(run.code, 0);
+    EXPECT_EQ(run.text, "mooncake-store-rs-bench " MOONCAKE_VERSION "\n");
+  }
+}
+
 TEST(BenchTool, MeasuresEveryInterface) {
   for (const std::string name : {"put", "put_from", "batch_put", "batch_put_from"}) {
     const auto json = RunJson("bench --layout local --mode put --write-interface " + name + kShort);
