@@ -172,8 +172,10 @@ int Run(const DaemonConfig& config) {
   SayStarted(config, **daemon);
   Promotion promotion(config, **daemon);
   while (!WaitForSignal(kLookMs)) promotion.Look();
+  // Not the configured one, which may be empty: then the name was made up.
+  const std::string name = (*daemon)->store().NodeName();
   const int code = StopWatched(config, **daemon, runtime);
-  if (code == 0) Say(fmt::format("stopped stable_id={}", config.store.stable_id));
+  if (code == 0) Say(fmt::format("stopped stable_id={}", name.substr(0, name.rfind(':'))));
   return code;
 }
 

@@ -136,6 +136,13 @@ def test_signals(start_daemon) -> None:
     assert daemon.process.wait(10) == 0
 
 
+def test_a_name_that_was_made_up_is_told_to_the_end(start_daemon) -> None:
+    daemon = start_daemon("--stable-id", "")
+    name = daemon.started("stable_id")
+    assert daemon.terminate() == 0
+    assert f"{PROGRAM} stopped stable_id={name}\n" in daemon.lines
+
+
 def test_stats_says_what_is_missing(run_program, port) -> None:
     done = run_program("stats")
     assert done.returncode == 2
