@@ -43,6 +43,17 @@ constexpr DaemonSetting kDaemonSettings[] = {
 };
 #undef MC_ENV
 
+// A daemon without a word about it stores something, unlike a store inside an application.
+constexpr std::pair<std::string_view, std::string_view> kOtherDefaults[] = {
+    {"global_segment_size", "64MB"}, {"local_buffer_size", "4MB"}};
+
+std::string_view InitialOf(const Setting& setting) {
+  for (const auto& [name, initial] : kOtherDefaults) {
+    if (name == setting.name) return initial;
+  }
+  return setting.initial;
+}
+
 const DaemonSetting* FindDaemonSetting(std::string_view name) {
   for (const DaemonSetting& setting : kDaemonSettings) {
     if (setting.name == name) return &setting;
@@ -65,9 +76,12 @@ constexpr const char* kUsage =
     "  --config FILE    lines of NAME = VALUE, below flags and environment\n"
     "  --print-config   show the settings and where each comes from\n";
 
-void AppendFlag(std::string& text, std::string_view name, std::string_view environment,
+void AppendFlag(std::string& text, std::string_view names, std::string_view environment,
                 std::string_view initial, std::string_view help) {
-  text += fmt::format("  {}", FlagOf(name));
+  text += "  ";
+  for (std::string_view name : Split(names, ' ')) {
+    text += fmt::format("{}{}", text.ends_with("  ") ? "" : ", ", FlagOf(name));
+  }
   if (!initial.empty()) text += fmt::format(" (default {})", initial);
   text += fmt::format("\n      {}\n", help);
   if (!environment.empty()) text += fmt::format("      environment: {}\n", environment);
@@ -79,7 +93,8 @@ std::string HelpText() {
     AppendFlag(text, setting.name, setting.environment, setting.initial, setting.help);
   }
   for (const Setting& setting : Settings()) {
-    AppendFlag(text, setting.name, setting.environment, setting.initial, setting.help);
+    AppendFlag(text, fmt::format("{} {}", setting.name, setting.aliases), setting.environment,
+               InitialOf(setting), setting.help);
   }
   return text;
 }
@@ -204,7 +219,7 @@ std::string ConfigText(const Texts& values, const Texts& environment) {
   };
   for (const DaemonSetting& setting : kDaemonSettings) add(setting.name, setting.initial, false);
   for (const Setting& setting : Settings()) {
-    add(std::string(setting.name), setting.initial,
+    add(std::string(setting.name), InitialOf(setting),
         setting.type == "secret" || setting.name == "metadata_url");
   }
   return text;
@@ -259,13 +274,11 @@ Result<CommandLine> ParseRun(const std::vector<std::string>& arguments, const Te
     }
   }
   if (!file.empty()) MC_RETURN_IF_ERROR(AddFile(file, environment, &flags.values));
-  // A daemon without a word about it stores something, unlike a store inside an application.
-  const std::pair<const char*, const char*> sizes[] = {{"global_segment_size", "64MB"},
-                                                       {"local_buffer_size", "4MB"}};
-  for (const auto& [name, size] : sizes) {
-    if (!AnySet(VariablesOf(name), environment)) flags.values.try_emplace(name, size);
-  }
   command.text = ConfigText(flags.values, environment);
+  for (const auto& [name, initial] : kOtherDefaults) {
+    if (AnySet(VariablesOf(std::string(name)), environment)) continue;
+    flags.values.try_emplace(std::string(name), initial);
+  }
   DaemonConfig& config = command.daemon;
   MC_RETURN_IF_ERROR(TakeDaemonSettings(environment, &flags.values, &config));
   MC_TRY(config.store, ConfigFromValues(flags.values, environment));

@@ -22,6 +22,9 @@ def test_no_argument_prints_help_and_fails(run_program) -> None:
         assert done.returncode == 0
         assert "--client-server-address" in done.stdout
         assert "--metadata-url" in done.stdout
+        assert "--global-segment-size, --storage-bytes (default 64MB)\n" in done.stdout
+        assert "--local-buffer-size, --scratch-bytes (default 4MB)\n" in done.stdout
+        assert "--labels, --label\n" in done.stdout
     assert PROGRAM in run_program("--version").stdout
 
 
@@ -91,7 +94,7 @@ def test_flags_win_over_environment_and_that_over_the_file(
     assert "labels = pool=a,rack=7  # given" in lines
     assert "global_segment_size = 1MB  # given" in lines
     assert "routed_writes = true  # given" in lines
-    assert "local_buffer_size = 4MB  # given" in lines
+    assert "local_buffer_size = 4MB  # default" in lines
     assert "s3cret" not in done.stdout
     config.write_text("tenants = x\n")
     done = run_program(
@@ -137,7 +140,7 @@ def test_signals(start_daemon) -> None:
 
 
 def test_a_name_that_was_made_up_is_told_to_the_end(start_daemon) -> None:
-    daemon = start_daemon("--stable-id", "")
+    daemon = start_daemon()
     name = daemon.started("stable_id")
     assert daemon.terminate() == 0
     assert f"{PROGRAM} stopped stable_id={name}\n" in daemon.lines
