@@ -217,6 +217,14 @@ def test_hugepage_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for bad in ("3MB", 12345, True, "1TB"):
         with pytest.raises(ValueError, match="2MB.*1GB"):
             MooncakeHostMemAllocator(hugepage_size=bad)
+    with monkeypatch.context() as environment:
+        environment.setenv("MC_STORE_USE_HUGEPAGE", "maybe")
+        with pytest.raises(ValueError, match=r"MC_STORE_USE_HUGEPAGE.*maybe.*true or false"):
+            MooncakeHostMemAllocator()
+        assert MooncakeHostMemAllocator(use_hugepage=False).alloc(1) > 0
+        for no in ("off", " No ", "0", "f", ""):
+            environment.setenv("MC_STORE_USE_HUGEPAGE", no)
+            assert MooncakeHostMemAllocator().alloc(1) > 0
     kernel = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
     free = int(kernel.read_text()) if kernel.exists() else 0
     allocator = MooncakeHostMemAllocator(use_hugepage=True, hugepage_size="2MB")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 _PAGES = {"2M": 2 << 20, "2MB": 2 << 20, "2097152": 2 << 20}
 _PAGES.update({"1G": 1 << 30, "1GB": 1 << 30, "1073741824": 1 << 30})
 _TRUE = ("1", "true", "t", "yes", "y", "on")
+_FALSE = ("0", "false", "f", "no", "n", "off")
 
 
 class HostAllocationError(RuntimeError, MemoryError):
@@ -35,8 +36,7 @@ class MooncakeHostMemAllocator:
         self, use_hugepage: bool | None = None, hugepage_size: int | str | None = None
     ) -> None:
         if use_hugepage is None and hugepage_size is None:
-            text = os.environ.get("MC_STORE_USE_HUGEPAGE", "").strip().lower()
-            use_hugepage = text in _TRUE if text else None
+            use_hugepage = _flag_from("MC_STORE_USE_HUGEPAGE")
             hugepage_size = os.environ.get("MC_STORE_HUGEPAGE_SIZE") or None
         page = _page_size(hugepage_size)
         if use_hugepage is None:
@@ -73,6 +73,15 @@ class MooncakeHostMemAllocator:
             0
         """
         return self._free(ptr)
+
+
+def _flag_from(variable: str) -> bool | None:
+    """What the environment says, as ``setup`` reads it; None: nothing."""
+    given = os.environ.get(variable, "")
+    text = given.strip().lower()
+    if text and text not in _TRUE and text not in _FALSE:
+        raise ValueError(f"{variable} is {given!r}; allowed: true or false (1/0, yes/no, on/off)")
+    return text in _TRUE if text else None
 
 
 def _page_size(size: int | str | None) -> int:
