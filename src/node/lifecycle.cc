@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/segment_limits.h"
 #include "node/node.h"
 #include "obs/log.h"
 
@@ -50,7 +51,10 @@ Result<SegmentStats> Node::FindSegment(const std::string& name) const {
 }
 
 Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
-  if (bytes == 0) return InvalidArgument("storage_bytes 0: expected at least 1 byte");
+  if (bytes < kSegmentSizeMin) {
+    return InvalidArgument(
+        fmt::format("storage_bytes {}: expected at least {}", bytes, kSegmentSizeMin));
+  }
   MC_TRY(MappedMemory memory, config_.shared_segments
                                   ? MappedMemory::MapShared(bytes, config_.hugepage_bytes, true)
                                   : MappedMemory::Map(bytes, config_.hugepage_bytes));

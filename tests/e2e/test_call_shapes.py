@@ -286,6 +286,8 @@ def test_a_node_grows_and_shrinks(store: MooncakeDistributedStore) -> None:
         *("state", "alignment_bytes", "tags"),
     } <= grown.keys()
     assert len(store.list_segments()) == 2
+    with pytest.raises(ValueError, match="storage_bytes 4095"):
+        store.expand_local_memory(4095)
     assert store.drain_segment(grown["segment_name"]) == 0
     assert eventually(lambda: store.retire_segment(grown["segment_name"])) is True
     assert [one["segment_name"] for one in store.list_segments()] == [first["segment_name"]]

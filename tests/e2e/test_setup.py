@@ -127,6 +127,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"transport_rpc_port": 70000}, "transport_rpc_port.*70000.*65535"),
     ({"labels": {"storage": "true"}, "global_segment_size": 0}, "global_segment_size"),
     ({"labels": {"storage": "false"}}, "routed_writes"),
+    ({"global_segment_size": 1}, "global_segment_size.*1.*at least 4096"),
     ({"labels": "pool"}, "labels.*pool"),
     ({"eviction_high_watermark_percent": 101}, "eviction_high_watermark_percent.*101"),
     ({"eviction_high_watermark_percent": 0}, "eviction_high_watermark_percent.*1 to 100"),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/hostport.h"
+#include "base/segment_limits.h"
 #include "base/url.h"
 #include "client/config/config_parse.h"
 #include "client/config/config_table.h"
@@ -128,7 +129,7 @@ Status ResolveAddress(const Source& source, StoreConfig& config) {
 }
 
 // Fills in the labels that follow from other settings; refuses a node that cannot do its work.
-Status ResolveStorage(StoreConfig& config) {
+Status ResolveStorage(const Source& source, StoreConfig& config) {
   const bool offers = config.global_segment_size > 0;
   config.labels.try_emplace("storage", offers ? "true" : "false");
   config.labels.try_emplace("route", offers ? "true" : "false");
@@ -141,6 +142,11 @@ Status ResolveStorage(StoreConfig& config) {
     return NotAllowed("global_segment_size", "0", "more than 0, as the label storage is true");
   }
   if (!storage) config.global_segment_size = 0;  // Not offered, so not needed.
+  if (storage && config.global_segment_size < kSegmentSizeMin) {
+    return NotAllowed(source.FieldOf("global_segment_size"),
+                      std::to_string(config.global_segment_size),
+                      "0, or at least " + std::to_string(kSegmentSizeMin) + " bytes");
+  }
   if (!storage && !config.routed_writes) {
     return NotAllowed("routed_writes", "false",
                       "true for a node without storage (global_segment_size 0, or the label "
@@ -222,7 +228,7 @@ Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environme
   MC_RETURN_IF_ERROR(CheckMetadataUrl(source, config));
   MC_RETURN_IF_ERROR(CheckTransportMetadataUrl(source, config));
   MC_RETURN_IF_ERROR(ResolveAddress(source, config));
-  MC_RETURN_IF_ERROR(ResolveStorage(config));
+  MC_RETURN_IF_ERROR(ResolveStorage(source, config));
   MC_RETURN_IF_ERROR(CheckWatermarks(source, config));
   MC_RETURN_IF_ERROR(CheckHotCache(source, config));
   MC_RETURN_IF_ERROR(CheckMetricsAddress(source, config));

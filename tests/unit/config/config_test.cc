@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/segment_limits.h"
 #include "client/config/config_parse.h"
 #include "client/config/config_table.h"
 #include "mooncake/dummy.h"
@@ -155,6 +156,12 @@ TEST(Config, StorageFollowsFromTheSegmentSize) {
   EXPECT_EQ(ConfigFromValues(Values(unused), {})->global_segment_size, 0U);
   EXPECT_THAT(ErrorOf({{"global_segment_size", "0"}, {"labels", "storage=true"}}),
               HasSubstr("global_segment_size"));
+  for (const std::string tiny : {"1", "4095"}) {
+    EXPECT_THAT(ErrorOf({{"storage_bytes", tiny}, {"global_segment_size", ""}}),
+                AllOf(HasSubstr("storage_bytes"), HasSubstr(tiny), HasSubstr("at least 4096")));
+  }
+  EXPECT_EQ(ConfigFromValues(Values({{"global_segment_size", "4096"}}), {})->global_segment_size,
+            kSegmentSizeMin);
   EXPECT_THAT(ErrorOf({{"labels", "storage=false"}}), HasSubstr("routed_writes"));
   EXPECT_THAT(ErrorOf({{"labels", "storage=perhaps"}}), HasSubstr("label storage"));
 }
