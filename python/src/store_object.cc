@@ -222,9 +222,9 @@ PyMethodDef kCloseAll{"_close_all", CloseAll, METH_NOARGS,
 std::vector<PyMethodDef>& AllMethods() {
   static std::vector<PyMethodDef> all;
   if (!all.empty()) return all;
-  for (const auto& methods :
-       {LifecycleMethods(), CapacityMethods(), PolicyMethods(), PutMethods(), GetMethods(),
-        KeyMethods(), BufferMethods(), MultiBufferMethods(), RangeMethods(), ViewMethods()}) {
+  for (const auto& methods : {LifecycleMethods(), CapacityMethods(), PolicyMethods(), PutMethods(),
+                              GetMethods(), KeyMethods(), BufferMethods(), MultiBufferMethods(),
+                              RangeMethods(), ViewMethods(), TensorMethods()}) {
     all.insert(all.end(), methods.begin(), methods.end());
   }
   all.push_back({});

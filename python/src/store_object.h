@@ -90,6 +90,7 @@ std::span<const PyMethodDef> BufferMethods();
 std::span<const PyMethodDef> MultiBufferMethods();
 std::span<const PyMethodDef> RangeMethods();
 std::span<const PyMethodDef> ViewMethods();
+std::span<const PyMethodDef> TensorMethods();
 
 // Adds the type to the module. False: an exception is set.
 bool AddStoreType(PyObject* module);

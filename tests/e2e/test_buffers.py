@@ -14,7 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+from mooncake.store import (
+    MooncakeDistributedStore,
+    MooncakeHostMemAllocator,
+    ParallelAxis,
+    TensorParallelism,
+)
 
 MIB = 1 << 20
 
@@ -36,6 +41,27 @@ def test_unregistered_memory_is_refused(
     assert store.get_into_ranges([address], [["k"]], [[[0]]], [[[0]]], [[[5]]])[0][0][0] < 0
     assert stray.raw[:5] == b"stray" and not store.is_exist("x") and store.is_exist("y")
     assert hex(address) in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_shards_are_cut_out_of_registered_memory_alone(
+    store: MooncakeDistributedStore, buffer: int, dim: int
+) -> None:
+    np = pytest.importorskip("numpy")
+    full = np.arange(100 * 8, dtype=np.int32).reshape(100, 8)
+    store.put_tensor("full", full)
+    raw = store.get("full")
+    stray = ctypes.create_string_buffer(raw)
+    ctypes.memmove(buffer, raw, len(raw))
+    for rank in range(2):
+        axes = TensorParallelism([ParallelAxis("tp", rank, 2, split_dim=dim)])
+        with pytest.raises(RuntimeError, match="status -1"):
+            store.put_tensor_with_parallelism_from(
+                "w", ctypes.addressof(stray), len(raw), parallelism=axes
+            )
+        store.put_tensor_with_parallelism_from("w", buffer, len(raw), parallelism=axes)
+        got = store.get_tensor_with_tp("w", rank, 2, dim, framework="numpy")
+        assert (got == np.split(full, 2, dim)[rank]).all()
 
 
 def test_registrations_nest(store: MooncakeDistributedStore) -> None:

@@ -254,6 +254,42 @@ class FakeStore:
             codes.append(INVALID if whole is None else 0)
         return codes
 
+    def _put_cut_from(
+        self,
+        key: str,
+        head: bytes,
+        ptr: int,
+        size: int,
+        start: int,
+        rows: int,
+        run: int,
+        step: int,
+        config: Any = None,
+        *,
+        tenant: str | None = None,
+    ) -> int:
+        self._note("_put_cut_from", key)
+        whole = self._take(ptr, size)
+        if whole is None:
+            return -1
+        places = [start + row * step for row in range(rows)]
+        assert not places or places[-1] + run <= size
+        pieces = b"".join(whole[at : at + run] for at in places)
+        self.configs.append(config)
+        self.data[self._at(key, tenant)] = head + pieces
+        return 0
+
+    def _copy_into(self, ptr: int, size: int, offset: int, data: Any) -> int:
+        if not self._known(ptr, size):
+            return INVALID
+        raw = bytes(memoryview(data).cast("B"))
+        assert offset + len(raw) <= size
+        ctypes.memmove(ptr + offset, raw, len(raw))
+        return 0
+
+    def _copy_out(self, ptr: int, size: int) -> bytes | None:
+        return self._take(ptr, size)
+
     def get_into(self, key: str, ptr: int, size: int, *, tenant: str | None = None) -> int:
         planted = self._note("get_into", key)
         if planted is not None:

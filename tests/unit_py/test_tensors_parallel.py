@@ -285,6 +285,47 @@ def test_raw_buffers_are_cut_and_shard_buffers_are_stored_again() -> None:
     same(store.get_tensor("t", **NUMPY), full)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_raw_buffers_that_are_not_registered_are_refused(dim: int) -> None:
+    store = TensorStore()
+    store.put_tensor("full", grid(8, 4))
+    raw = np.frombuffer(store.get("full"), np.uint8).copy()
+    ptr, size, axes = int(raw.ctypes.data), raw.size, tp(0, 2, dim)
+    single = [
+        lambda: store.put_tensor_with_parallelism_from("w", ptr, size),
+        lambda: store.put_tensor_with_parallelism_from("w", ptr, size, parallelism=axes),
+        lambda: store.upsert_tensor_with_parallelism_from(
+            "w", ptr, size, writer_partition=(0, 2, dim)
+        ),
+        lambda: store.put_tensor_with_tp_from("w", ptr, size, 0, 2, dim),
+    ]
+    for call in single:
+        with pytest.raises(RuntimeError, match="status -1"):
+            call()
+    assert store.batch_put_tensor_with_parallelism_from(
+        ["w"], [ptr], [size], parallelisms=[axes]
+    ) == [-1]
+    assert store.batch_put_tensor_with_tp_from(["w"], [ptr], [size], 0, 2, dim) == [-1]
+    assert list(store.data) == [("default", "full")]
+
+
+def test_a_destination_with_a_hole_is_refused() -> None:
+    store = TensorStore()
+    store.put_tensor_with_tp("w", grid(8, 800), 0, 2, 1)
+    into = np.zeros(304 + 25600, np.uint8)
+    for start, size in ((0, 1000), (into.size - 1000, 1000)):
+        store.register_buffer(int(into.ctypes.data) + start, size)
+    with pytest.raises(RuntimeError, match="refused|gave -2"):
+        store.get_tensor_with_parallelism_into(
+            "w", int(into.ctypes.data), into.size, target=shard(0, 1)
+        )
+    with pytest.raises(RuntimeError, match="refused"):
+        store.get_tensor_with_parallelism_into(
+            "w", int(into.ctypes.data), into.size, target=shard(0, 2, 0)
+        )
+    assert not into[1000:-1000].any()
+
+
 def test_the_with_tp_family_stores_all_shards() -> None:
     store, one, two = TensorStore(), grid(8, 4), grid(4, 8)
     assert store.put_tensor_with_tp("a", one, 3, 4, 1) == 0

@@ -7,7 +7,6 @@ registered, another split dimension, very many small pieces) whole shards are re
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from ._tensor_format import (
     TensorReadResult,
     byte_count,
 )
-from ._tensor_host import HostTensor, cut, memory_view
+from ._tensor_host import HostTensor, cut
 from ._tensor_layout import (
     Layout,
     Request,
@@ -135,7 +134,7 @@ def read_into(store: Any, requests: Sequence[Request], tenant: str | None) -> No
         _guard(request, lambda r=request: _copy_into(store, r, tenant))
     for request in rest:
         if request.outcome is None:
-            request.outcome = _finish_into(request)
+            _guard(request, lambda r=request: _finish_into(store, r))
 
 
 # --- The object that answers alone ------------------------------------------------------------
@@ -177,8 +176,7 @@ def _take_into(store: Any, request: Request, code: int, tenant: str | None) -> b
         )
         return True
     try:
-        head = ctypes.string_at(request.ptr, min(code, _HEAD))
-        header = TensorHeader.parse(head, code)
+        header = TensorHeader.parse(_memory(store, request.ptr, min(code, _HEAD)), code)
     except TensorFormatError as error:
         request.outcome = TensorFormatError(f"{request.direct_key!r}: {error}")
         return True
@@ -257,7 +255,7 @@ def _read_headers(store: Any, jobs: Sequence[_Job], tenant: str | None) -> None:
         pieces = [[([at * _HEAD], [0], [_HEAD]) for at in range(len(names))] for names in keys]
         codes = _ranges(store, open_, keys, pieces, tenant)
         for job, names, got in zip(open_, keys, codes):
-            raw = ctypes.string_at(job.ptr, _HEAD * len(names)) if _all_read(got) else b""
+            raw = _memory(store, job.ptr, _HEAD * len(names)) if _all_read(got) else b""
             for at, (key, code) in enumerate(zip(names, got)):
                 head = raw[at * _HEAD : (at + 1) * _HEAD]
                 _check_source(job, key, code[0], head)
@@ -266,6 +264,11 @@ def _read_headers(store: Any, jobs: Sequence[_Job], tenant: str | None) -> None:
             for job in open_
             if job.request.outcome is None and len(job.headers) < len(job.layout.keys)
         ]
+
+
+def _memory(store: Any, ptr: int, size: int) -> bytes:
+    """What a read has left there; nothing when the memory was unregistered meanwhile."""
+    return store._copy_out(ptr, size) or b""
 
 
 def _all_read(codes: Sequence[Sequence[int]]) -> bool:
@@ -362,28 +365,22 @@ def _assemble(store: Any, request: Request, tenant: str | None) -> Bytes:
 
 
 def _copy_into(store: Any, request: Request, tenant: str | None) -> Any:
-    layout = request.layout
-    assert layout is not None
-    _probe(store, request, layout, tenant)
-    data = _assemble(store, request, tenant)
-    memory_view(request.ptr + _HEAD, data.size)[...] = data
+    _copy(store, request, _HEAD, _assemble(store, request, tenant))
     return None
 
 
-def _probe(store: Any, request: Request, layout: Layout, tenant: str | None) -> None:
-    """Refuse memory that the store does not know, by letting it write to both ends."""
-    last = _target_bytes(layout)
-    codes = store.get_into_ranges(
-        [request.ptr],
-        [[layout.keys[0]]],
-        [[[0, last]]],
-        [[[0, 0]]],
-        [[[_HEAD, _HEAD]]],
-        buffer_sizes=[request.size],
-        **kwargs_of(tenant),
-    )
-    if codes[0][0] != [_HEAD, _HEAD]:
-        raise RuntimeError(f"{request.key!r}: the destination was refused: {codes[0][0]}")
+def _copy(store: Any, request: Request, offset: int, data: Any) -> None:
+    """Into the caller's memory, which only the store's own calls touch.
+
+    Raises:
+        RuntimeError: the memory is not registered.
+    """
+    layout = request.layout
+    assert layout is not None
+    used = _HEAD + _target_bytes(layout)
+    code = store._copy_into(request.ptr, used, offset, data)
+    if code != 0:
+        raise RuntimeError(f"{request.key!r}: the destination was refused with code {code}")
 
 
 # --- Results ----------------------------------------------------------------------------------
@@ -409,7 +406,7 @@ def _fits(request: Request) -> bool:
     return request.outcome is None
 
 
-def _finish_into(request: Request) -> TensorReadResult:
+def _finish_into(store: Any, request: Request) -> TensorReadResult:
     layout = request.layout
     assert layout is not None
     shard = request.mode != READ_MODE_FULL
@@ -420,7 +417,7 @@ def _finish_into(request: Request) -> TensorReadResult:
         LAYOUT_SHARD if shard else LAYOUT_FULL,
         request.axes if shard else (),
     )
-    ctypes.memmove(request.ptr, header.pack(), _HEAD)
+    _copy(store, request, 0, header.pack())
     return TensorReadResult(
         request.ptr + _HEAD,
         header.data_bytes,

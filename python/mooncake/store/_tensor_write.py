@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from ._tensor_format import (
     LAYOUT_FULL,
     LAYOUT_SHARD,
     TENSOR_METADATA_WIRE_SIZE,
     AxisRecord,
+    DType,
     Manifest,
     TensorFormatError,
     TensorHeader,
 )
-from ._tensor_host import HostTensor, cut, memory_view, read_memory, to_host
+from ._tensor_host import HostTensor, cut, read_memory, to_host
 from ._tensor_parallel import (
     AXIS_TP,
     axis_records,
     manifest_keys,
+    overlap,
     shard_key,
+    shard_shape,
     tp_axis,
     with_tp,
     writer_key,
@@ -36,20 +39,48 @@ class Put:
 
     key: str
     header: TensorHeader
-    data: Any
+    data: HostTensor | RawTensor
     base_key: str
     manifest_key: str | None = None
     manifest: Manifest | None = None
+
+
+class Runs(NamedTuple):
+    """``rows`` runs of ``run`` bytes; the first at ``start``, each ``step`` after the last."""
+
+    start: int
+    rows: int
+    run: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RawTensor:
+    """A tensor, or a shard of it, in a caller's registered buffer.
+
+    Only the store's own calls touch that memory: they check that it is registered.
+
+    Attributes:
+        ptr, size: the buffer from its header to the end of its data, bytes.
+        start: offset of the data of the whole tensor in it, bytes.
+        runs: where the elements lie in those data.
+    """
+
+    ptr: int
+    size: int
+    start: int
+    dtype: DType
+    shape: tuple[int, ...]
+    runs: Runs
 
 
 @dataclass(frozen=True)
 class Source:
     """A tensor to write: a whole one, or (from a raw buffer) one that is a shard already."""
 
-    host: HostTensor
+    host: HostTensor | RawTensor
     global_shape: tuple[int, ...]
     axes: tuple[AxisRecord, ...] = ()
-    data_offset: int = TENSOR_METADATA_WIRE_SIZE
 
 
 def tensor_source(key: str, tensor: Any) -> Source:
@@ -70,8 +101,8 @@ def raw_source(key: str, ptr: int, size: int) -> Source:
         size: bytes of the buffer, header and data at least.
 
     Raises:
-        ValueError: size below 304, unreadable memory, or a header that does not fit (the text
-            names the field).
+        ValueError: size below 304, an unreadable header, or one that does not fit (the text names
+            the field).
     """
     if size < TENSOR_METADATA_WIRE_SIZE:
         raise ValueError(
@@ -82,12 +113,16 @@ def raw_source(key: str, ptr: int, size: int) -> Source:
         header = TensorHeader.parse(read_memory(ptr, TENSOR_METADATA_WIRE_SIZE), size)
     except TensorFormatError as error:
         raise TensorFormatError(f"{key!r}: {error}") from error
-    if header.data_bytes:
-        read_memory(ptr + header.total_bytes - 1, 1)
-    data = memory_view(ptr + header.data_offset, header.data_bytes)
-    host = HostTensor(data, header.dtype, header.shape)
     axes = header.axes if header.layout == LAYOUT_SHARD else ()
-    return Source(host, header.global_shape, axes, header.data_offset)
+    raw = RawTensor(
+        ptr,
+        header.total_bytes,
+        header.data_offset,
+        header.dtype,
+        header.shape,
+        Runs(0, 1, header.data_bytes, 0),
+    )
+    return Source(raw, header.global_shape, axes)
 
 
 def plan_put(key: str, source: Source, parallelism: Any, writer: Any) -> Put:
@@ -106,20 +141,20 @@ def plan_put(key: str, source: Source, parallelism: Any, writer: Any) -> Put:
         data = _shard(key, source, (part,), part)
         manifest = Manifest(host.dtype, part.split_dim, part.count, source.global_shape)
         header = _shard_header(data, source, (part,))
-        return Put(writer_key(key, part), header, data.data, key, manifest_keys(key)[1], manifest)
+        return Put(writer_key(key, part), header, data, key, manifest_keys(key)[1], manifest)
     if parallelism is None:
         layout = LAYOUT_SHARD if source.axes else LAYOUT_FULL
         header = TensorHeader(host.dtype, source.global_shape, host.shape, layout, source.axes)
-        return Put(key, header, host.data, key)
+        return Put(key, header, host, key)
     axes = axis_records(parallelism)
     tp = tp_axis(axes)
     if tp is None:
-        return Put(shard_key(key, axes), _shard_header(host, source, axes), host.data, key)
+        return Put(shard_key(key, axes), _shard_header(host, source, axes), host, key)
     data = _shard(key, source, axes, tp)
     return Put(
         shard_key(key, axes),
         _shard_header(data, source, axes),
-        data.data,
+        data,
         key,
         manifest_keys(key)[0],
         Manifest(host.dtype, tp.split_dim, tp.count, source.global_shape),
@@ -146,10 +181,13 @@ def plan_all_shards(key: str, source: Source, size: int, split_dim: int) -> list
     ]
 
 
-def _shard(key: str, source: Source, axes: Sequence[AxisRecord], tp: AxisRecord) -> HostTensor:
+def _shard(
+    key: str, source: Source, axes: Sequence[AxisRecord], tp: AxisRecord
+) -> HostTensor | RawTensor:
     """The shard to store: cut out of a whole tensor, or what a raw shard buffer holds."""
     if not source.axes:
-        return cut(key, source.host, tp)
+        whole = source.host
+        return cut(key, whole, tp) if isinstance(whole, HostTensor) else _cut_raw(key, whole, tp)
     stored = tp_axis(source.axes)
     if stored is None or (stored.rank, stored.count, stored.split_dim) != (
         tp.rank,
@@ -162,7 +200,17 @@ def _shard(key: str, source: Source, axes: Sequence[AxisRecord], tp: AxisRecord)
     return source.host
 
 
-def _shard_header(data: HostTensor, source: Source, axes: tuple[AxisRecord, ...]) -> TensorHeader:
+def _cut_raw(key: str, whole: RawTensor, tp: AxisRecord) -> RawTensor:
+    """As ``cut``, without a look at the memory."""
+    shape = shard_shape(key, whole.shape, tp)
+    part = overlap(whole.shape, whole.dtype.itemsize, AxisRecord(AXIS_TP, 0, 1, tp.split_dim), tp)
+    runs = Runs(part.src, part.rows, part.run, part.src_step) if part else Runs(0, 0, 0, 0)
+    return replace(whole, shape=shape, runs=runs)
+
+
+def _shard_header(
+    data: HostTensor | RawTensor, source: Source, axes: tuple[AxisRecord, ...]
+) -> TensorHeader:
     return TensorHeader(data.dtype, source.global_shape, data.shape, LAYOUT_SHARD, axes)
 
 
@@ -176,10 +224,14 @@ def run_put(store: Any, put: Put, tenant: str | None, config: Any) -> int:
         options["tenant"] = tenant
     if config is not None:
         options["config"] = config
-    parts: list[Any] = [put.header.pack()]
-    if put.header.data_bytes:
-        parts.append(memoryview(put.data))
-    status = int(store.put_parts(put.key, *parts, **options))
+    head, data = put.header.pack(), put.data
+    if isinstance(data, RawTensor):
+        start, rows, run, step = data.runs
+        places = (data.ptr, data.size, data.start + start, rows, run, step)
+        status = int(store._put_cut_from(put.key, head, *places, **options))
+    else:
+        parts = [memoryview(data.data)] if put.header.data_bytes else []
+        status = int(store.put_parts(put.key, head, *parts, **options))
     if status == 0 and put.manifest is not None:
         status = int(store.put(put.manifest_key, put.manifest.pack(), **options))
     return status

@@ -11,6 +11,7 @@ from ._tensor_layout import Request
 from ._tensor_read import read_into, read_new
 from ._tensor_write import (
     Put,
+    RawTensor,
     Source,
     drop_other_layouts,
     plan_put,
@@ -120,10 +121,10 @@ class PlainTensorMethods(StoreCalls):
         """Store a caller's buffer of header and data as it is; the status."""
         source = raw_source(key, ptr, size)
         plan = plan_put(key, source, None, None)
-        used = source.host.data.size + source.data_offset
+        assert isinstance(source.host, RawTensor)
         options = {"tenant": tenant, "config": config}
         given = {name: value for name, value in options.items() if value is not None}
-        status = int(self.put_from(key, ptr, used, **given))
+        status = int(self.put_from(key, ptr, source.host.size, **given))
         if status == 0 and upsert:
             drop_other_layouts(self, plan, tenant)
         return status
