@@ -13,7 +13,7 @@ import pytest
 from fake_store import put_at
 from mooncake.store._tensor_format import TENSOR_METADATA_WIRE_SIZE, TensorFormatError
 from mooncake.store._tensors import TensorReadResult
-from tensor_store import FULL, NUMPY, Buffer, TensorStore, grid, same, shard
+from tensor_store import FULL, NUMPY, Buffer, TensorStore, grid, same, shard, tp
 
 PREAMBLE = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}\n"
 PLAIN_DTYPES = ["f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "?", "f2"]
@@ -197,6 +197,85 @@ def test_put_from_takes_a_tensor_or_a_raw_buffer() -> None:
     other = np.frombuffer(store.get("a"), np.uint8).copy()
     with pytest.raises(RuntimeError, match="status -1"):
         store.put_tensor_from("d", int(other.ctypes.data), other.size)
+
+
+def test_addresses_may_be_any_integers_but_no_others() -> None:
+    store = TensorStore()
+    store.put_tensor("a", grid(3))
+    buffer = Buffer(store, 316)
+    buffer.array[:316] = np.frombuffer(store.get("a"), np.uint8)
+    assert store.put_tensor_from("b", np.uint64(buffer.ptr), np.int64(316)) == 0
+    ptrs, sizes = np.array([buffer.ptr], np.uint64), np.array([316])
+    assert store.batch_put_tensor_from(["c"], ptrs, sizes) == [0]
+    assert store.put_tensor_with_tp_from("d", np.uint64(buffer.ptr), np.int64(316)) == 0
+    assert store.batch_get_tensor_into(["b"], ptrs, sizes) != [None]
+    assert len({store.get(key) for key in "abcd"}) == 1
+    for wrong in (float(buffer.ptr), str(buffer.ptr), True, None):
+        with pytest.raises(TypeError, match=r"ptrs\[0\] must be int"):
+            store.batch_put_tensor_from(["e"], [wrong], [316])
+        with pytest.raises(TypeError, match="ptr must be int"):
+            store.put_tensor_with_tp_from("e", wrong, 316)
+        with pytest.raises(TypeError, match="ptr must be int"):
+            store.get_tensor_into("a", wrong, 316)
+    with pytest.raises(ValueError, match="from 0 to"):
+        store.put_tensor_from("e", buffer.ptr + (1 << 64), 316)
+    for tensor in (grid(3), np.array(buffer.ptr)):
+        with pytest.raises(TypeError, match="size is for an address"):
+            store.put_tensor_from("e", tensor, 316)
+    assert ("default", "e") not in store.data
+
+
+WRONG_KEYS = [("", ValueError), (5, TypeError), (b"w", TypeError), (None, TypeError)]
+WRONG_KEYS += [("k" * 65537, ValueError), ("\ud800", ValueError)]
+
+
+@pytest.mark.parametrize(("key", "error"), WRONG_KEYS)
+def test_every_call_checks_its_keys_before_it_writes(key: Any, error: type[Exception]) -> None:
+    store, full, axes = TensorStore(), grid(4, 4), tp(0, 2)
+    store.put_tensor("good", full)
+    buffer = Buffer(store, 1000)
+    store.get_tensor_into("good", buffer.ptr, 1000)
+    store.data.clear()
+    raw = (buffer.ptr, 1000)
+    rows = [[value] * 2 for value in raw]
+    two = ["good", key]
+    calls = [
+        lambda: store.put_tensor(key, full),
+        lambda: store.put_tensor_from(key, *raw),
+        lambda: store.put_tensor_with_tp(key, full, tp_size=2),
+        lambda: store.put_tensor_with_tp_from(key, *raw, 0, 2),
+        lambda: store.put_tensor_with_parallelism(key, full, parallelism=axes),
+        lambda: store.upsert_tensor_with_parallelism(key, full, writer_partition=(0, 2, 0)),
+        lambda: store.put_tensor_with_parallelism_from(key, *raw, parallelism=axes),
+        lambda: store.batch_put_tensor(two, [full] * 2),
+        lambda: store.batch_put_tensor_from(two, *rows),
+        lambda: store.batch_put_tensor_with_tp(two, [full] * 2, tp_size=2),
+        lambda: store.batch_put_tensor_with_tp_from(two, *rows, 0, 2),
+        lambda: store.batch_put_tensor_with_parallelism(two, [full] * 2),
+        lambda: store.batch_put_tensor_with_parallelism_from(two, *rows),
+        lambda: store.get_tensor_with_tp(key, 0, 2),
+        lambda: store.batch_get_tensor(two),
+        lambda: store.batch_get_tensor_into(two, *rows),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(error):
+            call()
+        assert not store.data, number
+
+
+def test_one_text_is_no_list_of_keys() -> None:
+    store, full = TensorStore(), grid(4, 4)
+    for call in (store.batch_put_tensor, store.batch_put_tensor_with_tp):
+        with pytest.raises(TypeError, match="keys must be a list, not str"):
+            call("abc", [full] * 3)
+    with pytest.raises(TypeError, match="keys must be a list, not str"):
+        store.batch_get_tensor("abc")
+    assert not store.data
+    longest = "k" * 65536
+    assert store.upsert_tensor(longest, full) == 0
+    with pytest.raises(ValueError, match="at most 65536"):  # The shards' keys would be longer.
+        store.put_tensor_with_tp(longest, full, tp_size=2)
+    assert list(store.data) == [("default", longest)]
 
 
 def test_batches_isolate_missing_and_damaged_items() -> None:

@@ -87,6 +87,19 @@ def read_memory(address: int, size: int) -> bytes:
         os.close(into)
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is one whole number, as an address is, and no array of one.
+
+    Example:
+        >>> is_number(np.uint64(8)), is_number(np.array(8))
+        (True, False)
+    """
+    if isinstance(value, (int, np.integer)):
+        return True
+    arrays = ("data_ptr", "__dlpack__", "__array_interface__", "__array__")
+    return hasattr(value, "__index__") and not any(hasattr(value, name) for name in arrays)
+
+
 def to_host(key: str, tensor: Any) -> HostTensor:
     """Contiguous host bytes of a tensor; a copy only when it is elsewhere or not contiguous.
 

@@ -26,6 +26,7 @@ __all__ = [
 AXIS_DP, AXIS_TP, AXIS_EP, AXIS_PP = 0, 1, 2, 3
 READ_MODE_AS_STORED, READ_MODE_SHARD, READ_MODE_FULL = 0, 1, 2
 
+_KEY_BYTES_MAX = 64 << 10  # As the store's.
 _KINDS = ("dp", "tp", "ep", "pp")
 _MODES = ("as_stored", "shard", "full")
 
@@ -92,6 +93,50 @@ class ReadTarget:
 
     mode: int | str = READ_MODE_AS_STORED
     parallelism: TensorParallelism | None = None
+
+
+def check_key(name: str, key: Any) -> None:
+    """Refuse what the store refuses as a key, before anything is made of it.
+
+    Raises:
+        TypeError: no str.
+        ValueError: empty, too long, or not to be encoded as UTF-8.
+
+    Example:
+        >>> check_key("key", 5)
+        Traceback (most recent call last):
+        TypeError: key must be str, not int
+    """
+    if not isinstance(key, str):
+        raise TypeError(f"{name} must be str, not {type(key).__name__}")
+    if not key:
+        raise ValueError(f"{name} is empty")
+    if not key_fits(key):
+        raise ValueError(f"{name} must be at most {_KEY_BYTES_MAX} bytes long in UTF-8")
+
+
+def key_fits(key: str) -> bool:
+    """Whether the store has keys of this length."""
+    return len(key.encode()) <= _KEY_BYTES_MAX
+
+
+def unsigned(name: str, value: Any) -> int:
+    """An address or a size: an int, or what counts as one (NumPy's), but no bool.
+
+    Raises:
+        TypeError: not a whole number.
+        ValueError: negative, or more than 64 bits.
+
+    Example:
+        >>> unsigned("size", 5)
+        5
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be int, not {type(value).__name__}")
+    number = operator.index(value)
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{name} must be from 0 to 2**64 - 1, not {number}")
+    return number
 
 
 def axis_records(parallelism: Any) -> tuple[AxisRecord, ...]:

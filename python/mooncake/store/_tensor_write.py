@@ -20,11 +20,14 @@ from ._tensor_host import HostTensor, cut, read_memory, to_host
 from ._tensor_parallel import (
     AXIS_TP,
     axis_records,
+    check_key,
+    key_fits,
     manifest_keys,
     overlap,
     shard_key,
     shard_shape,
     tp_axis,
+    unsigned,
     with_tp,
     writer_key,
     writer_of,
@@ -35,7 +38,11 @@ __all__ = ["Put", "plan_all_shards", "plan_put", "raw_source", "run_put"]
 
 @dataclass
 class Put:
-    """One object to write, and the manifest that tells about it."""
+    """One object to write, and the manifest that tells about it.
+
+    Raises:
+        TypeError, ValueError: a key that the store would refuse.
+    """
 
     key: str
     header: TensorHeader
@@ -43,6 +50,11 @@ class Put:
     base_key: str
     manifest_key: str | None = None
     manifest: Manifest | None = None
+
+    def __post_init__(self) -> None:
+        check_key("key", self.key)
+        if self.manifest_key is not None:
+            check_key("key", self.manifest_key)
 
 
 class Runs(NamedTuple):
@@ -87,8 +99,9 @@ def tensor_source(key: str, tensor: Any) -> Source:
     """A whole tensor of any library.
 
     Raises:
-        TypeError, ValueError: as ``to_host``.
+        TypeError, ValueError: as ``check_key`` and ``to_host``.
     """
+    check_key("key", key)
     host = to_host(key, tensor)
     return Source(host, host.shape)
 
@@ -101,9 +114,12 @@ def raw_source(key: str, ptr: int, size: int) -> Source:
         size: bytes of the buffer, header and data at least.
 
     Raises:
+        TypeError: a key that is no text, or a number that is none.
         ValueError: size below 304, an unreadable header, or one that does not fit (the text names
             the field).
     """
+    check_key("key", key)
+    ptr, size = unsigned("ptr", ptr), unsigned("size", size)
     if size < TENSOR_METADATA_WIRE_SIZE:
         raise ValueError(
             f"{key!r}: a buffer of {size} bytes has no room for the "
@@ -230,7 +246,7 @@ def run_put(store: Any, put: Put, tenant: str | None, config: Any) -> int:
         places = (data.ptr, data.size, data.start + start, rows, run, step)
         status = int(store._put_cut_from(put.key, head, *places, **options))
     else:
-        parts = [memoryview(data.data)] if put.header.data_bytes else []
+        parts = [data.data] if put.header.data_bytes else []
         status = int(store.put_parts(put.key, head, *parts, **options))
     if status == 0 and put.manifest is not None:
         status = int(store.put(put.manifest_key, put.manifest.pack(), **options))
@@ -244,9 +260,12 @@ def drop_other_layouts(store: Any, put: Put, tenant: str | None) -> None:
     are removed only when the whole tensor was written.
     """
     options = {} if tenant is None else {"tenant": tenant}
-    stale = [name for name in manifest_keys(put.base_key) if name != put.manifest_key]
+    names = manifest_keys(put.base_key)
+    if not key_fits(names[0]):
+        return  # No split of this key can have been stored.
+    stale = [name for name in names if name != put.manifest_key]
     if put.key == put.base_key:
-        names = [shard_key, writer_key]
+        spellings = [shard_key, writer_key]
         for index, raw in enumerate(store.batch_get_buffer(stale, **options)):
             try:
                 manifest = Manifest.parse(bytes(raw)) if raw is not None and len(raw) else None
@@ -257,7 +276,7 @@ def drop_other_layouts(store: Any, put: Put, tenant: str | None) -> None:
                 part = AxisRecord(AXIS_TP, rank, manifest.count, manifest.split_dim)
                 stale.append(
                     shard_key(put.base_key, (part,))
-                    if names[index] is shard_key
+                    if spellings[index] is shard_key
                     else writer_key(put.base_key, part)
                 )
     else:

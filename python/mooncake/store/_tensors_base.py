@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._tensor_format import TensorFormatError
 from ._tensor_layout import Request
-from ._tensor_parallel import target_of
+from ._tensor_parallel import check_key, target_of, unsigned
 
 _log = logging.getLogger("mooncake.store.tensors")
 _LOG_INTERVAL_S = 1.0
@@ -64,17 +64,53 @@ def check_put(key: str, status: int) -> int:
     return 0
 
 
-def spread(name: str, values: Sequence[Any] | None, count: int) -> list[Any]:
+def keys_of(keys: Iterable[str], name: str = "keys") -> list[str]:
+    """Checked keys of a batch.
+
+    Raises:
+        TypeError: one text instead of several, or a key that is no text.
+        ValueError: a key that is empty or too long.
+    """
+    names = _items(name, keys)
+    for index, key in enumerate(names):
+        check_key(f"{name}[{index}]", key)
+    return names
+
+
+def spread(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:
     """A per-item list, or ``count`` times None.
 
     Raises:
+        TypeError: not a list.
         ValueError: the length is not ``count``.
     """
     if values is None:
         return [None] * count
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} items for {count} keys")
-    return list(values)
+    items = _items(name, values)
+    if len(items) != count:
+        raise ValueError(f"{name} has {len(items)} items for {count} keys")
+    return items
+
+
+def _items(name: str, values: Iterable[Any]) -> list[Any]:
+    if isinstance(values, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"{name} must be a list, not {type(values).__name__}")
+    try:
+        return list(values)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a list, not {type(values).__name__}") from error
+
+
+def numbers(name: str, values: Iterable[Any] | None, count: int) -> list[int]:
+    """Addresses or sizes, one for each of ``count`` keys.
+
+    Raises:
+        TypeError, ValueError: not a list of that length, or an item that is no such number.
+    """
+    if values is None:
+        raise TypeError(f"{name} must be a list, not None")
+    items = spread(name, values, count)
+    return [unsigned(f"{name}[{index}]", value) for index, value in enumerate(items)]
 
 
 def requests_of(
@@ -83,21 +119,18 @@ def requests_of(
     ptrs: Sequence[int] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> list[Request]:
-    """Checked read requests.
+    """Read requests for checked keys.
 
     Raises:
-        TypeError, ValueError: a key that is no text, or empty; a bad target.
+        TypeError, ValueError: a bad target, address or size.
     """
     requests = []
     for index, (key, target) in enumerate(zip(keys, targets)):
-        if not isinstance(key, str):
-            raise TypeError(f"keys[{index}] must be str, not {type(key).__name__}")
-        if not key:
-            raise ValueError(f"keys[{index}] is empty")
         mode, axes = target_of(target)
         request = Request(key, mode, axes)
         if ptrs is not None and sizes is not None:
-            request.ptr, request.size = int(ptrs[index]), int(sizes[index])
+            request.ptr = unsigned("ptr", ptrs[index])
+            request.size = unsigned("size", sizes[index])
         requests.append(request)
     return requests
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from ._tensor_format import TensorReadResult
 from ._tensor_write import plan_put, raw_source, tensor_source
-from ._tensors_base import batch_outcome, check_put, one_outcome, requests_of, spread
+from ._tensors_base import (
+    batch_outcome,
+    check_put,
+    keys_of,
+    numbers,
+    one_outcome,
+    requests_of,
+    spread,
+)
 from ._tensors_plain import PlainTensorMethods
 
 __all__ = ["ParallelTensorMethods"]
@@ -159,6 +167,7 @@ class ParallelTensorMethods(PlainTensorMethods):
             ...     ["a", "b"], [one, two], parallelisms=[axes, axes])  # doctest: +SKIP
             [0, 0]
         """
+        keys = keys_of(keys)
         items = zip(keys, spread("tensors", tensors, len(keys)))
         sources = [tensor_source(key, tensor) for key, tensor in items]
         return self._put_all(keys, sources, parallelisms, writer_partitions, tenant, config, False)
@@ -179,6 +188,7 @@ class ParallelTensorMethods(PlainTensorMethods):
             >>> store.batch_upsert_tensor_with_parallelism(["w"], [full], parallelisms=[tp])
             [0]
         """
+        keys = keys_of(keys)
         items = zip(keys, spread("tensors", tensors, len(keys)))
         sources = [tensor_source(key, tensor) for key, tensor in items]
         return self._put_all(keys, sources, parallelisms, writer_partitions, tenant, config, True)
@@ -236,9 +246,10 @@ class ParallelTensorMethods(PlainTensorMethods):
         config: Any,
         upsert: bool,
     ) -> list[int]:
+        keys = keys_of(keys)
         count = len(keys)
-        rows = zip(keys, spread("buffer_ptrs", ptrs, count), spread("sizes", sizes, count))
-        sources = [raw_source(key, int(ptr), int(size)) for key, ptr, size in rows]
+        rows = zip(keys, numbers("buffer_ptrs", ptrs, count), numbers("sizes", sizes, count))
+        sources = [raw_source(*row) for row in rows]
         return self._put_all(keys, sources, parallelisms, writers, tenant, config, upsert)
 
     def get_tensor_with_parallelism(
@@ -269,7 +280,7 @@ class ParallelTensorMethods(PlainTensorMethods):
             >>> store.get_tensor_with_parallelism("w", target=ReadTarget("full"))  # doctest: +SKIP
         """
         destinations = None if tensor is None else [tensor]
-        requests = requests_of([key], [target])
+        requests = requests_of(keys_of([key]), [target])
         return self._get_all(requests, destinations, framework, tenant, one_outcome)[0]
 
     def batch_get_tensor_with_parallelism(
@@ -286,6 +297,7 @@ class ParallelTensorMethods(PlainTensorMethods):
         Example:
             >>> store.batch_get_tensor_with_parallelism(["a"], targets=[t])  # doctest: +SKIP
         """
+        keys = keys_of(keys)
         requests = requests_of(keys, spread("targets", targets, len(keys)))
         return self._get_all(requests, tensors, framework, tenant, batch_outcome)
 
@@ -315,7 +327,7 @@ class ParallelTensorMethods(PlainTensorMethods):
             >>> store.get_tensor_with_parallelism_into(
             ...     "w", lease.ptr, lease.size, target=ReadTarget("full"))  # doctest: +SKIP
         """
-        requests = requests_of([key], [target], [buffer_ptr], [size])
+        requests = requests_of(keys_of([key]), [target], [buffer_ptr], [size])
         result: TensorReadResult | None = self._get_all_into(requests, tenant, one_outcome)[0]
         return result
 
@@ -342,8 +354,8 @@ class ParallelTensorMethods(PlainTensorMethods):
             >>> store.batch_get_tensor_with_parallelism_into(
             ...     ["a"], [lease.ptr], [lease.size], targets=[t])      # doctest: +SKIP
         """
+        keys = keys_of(keys)
         count = len(keys)
-        ptrs = spread("buffer_ptrs", buffer_ptrs, count)
-        lengths = spread("sizes", sizes, count)
+        ptrs, lengths = numbers("buffer_ptrs", buffer_ptrs, count), numbers("sizes", sizes, count)
         requests = requests_of(keys, spread("targets", targets, count), ptrs, lengths)
         return self._get_all_into(requests, tenant, batch_outcome)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._tensor_format import TENSOR_METADATA_WIRE_SIZE, TensorReadResult
-from ._tensor_host import HostTensor, check_framework, copy_out, to_user
+from ._tensor_host import HostTensor, check_framework, copy_out, is_number, to_user
 from ._tensor_layout import Request
 from ._tensor_read import read_into, read_new
 from ._tensor_write import (
@@ -23,6 +23,8 @@ from ._tensors_base import (
     StoreCalls,
     batch_outcome,
     check_put,
+    keys_of,
+    numbers,
     one_outcome,
     requests_of,
     spread,
@@ -115,16 +117,27 @@ class PlainTensorMethods(StoreCalls):
             read_into(self, requests, tenant)
         return [settle(request) for request in requests]
 
-    def _put_raw(
-        self, key: str, ptr: int, size: int, tenant: str | None, config: Any, upsert: bool
-    ) -> int:
+    def _put_all_raw(
+        self,
+        keys: Sequence[str],
+        ptrs: Sequence[int],
+        sizes: Sequence[int],
+        tenant: str | None,
+        config: Any,
+        upsert: bool,
+    ) -> list[int]:
+        """One status per buffer; all of them are checked before any is written."""
+        rows = _rows(keys, ptrs, sizes)
+        plans = [plan_put(row[0], raw_source(*row), None, None) for row in rows]
+        return [self._put_raw(plan, tenant, config, upsert) for plan in plans]
+
+    def _put_raw(self, plan: Put, tenant: str | None, config: Any, upsert: bool) -> int:
         """Store a caller's buffer of header and data as it is; the status."""
-        source = raw_source(key, ptr, size)
-        plan = plan_put(key, source, None, None)
-        assert isinstance(source.host, RawTensor)
+        raw = plan.data
+        assert isinstance(raw, RawTensor)
         options = {"tenant": tenant, "config": config}
         given = {name: value for name, value in options.items() if value is not None}
-        status = int(self.put_from(key, ptr, source.host.size, **given))
+        status = int(self.put_from(plan.key, raw.ptr, raw.size, **given))
         if status == 0 and upsert:
             drop_other_layouts(self, plan, tenant)
         return status
@@ -205,7 +218,7 @@ class PlainTensorMethods(StoreCalls):
 
         Raises:
             ValueError: a bad header (names the field), or an unreadable buffer.
-            TypeError: an address without a size.
+            TypeError: an address without a size, or a tensor with one.
             RuntimeError: the store refused, for example memory that is not registered.
 
         Example:
@@ -236,10 +249,13 @@ class PlainTensorMethods(StoreCalls):
     def _put_from_either(
         self, key: str, tensor: Any, size: int | None, tenant: str | None, config: Any, up: bool
     ) -> int:
-        if isinstance(tensor, int):
+        if is_number(tensor):
             if size is None:
                 raise TypeError(f"{key!r}: an address needs the size of its buffer")
-            return check_put(key, self._put_raw(key, tensor, size, tenant, config, up))
+            plan = plan_put(key, raw_source(key, tensor, size), None, None)
+            return check_put(key, self._put_raw(plan, tenant, config, up))
+        if size is not None:
+            raise TypeError(f"{key!r}: size is for an address, not for a {type(tensor).__name__}")
         plan = plan_put(key, tensor_source(key, tensor), None, None)
         return check_put(key, self._write([plan], tenant, config, up))
 
@@ -260,7 +276,9 @@ class PlainTensorMethods(StoreCalls):
             >>> store.batch_put_tensor(["a", "b"], [one, two])      # doctest: +SKIP
             [0, 0]
         """
-        sources = [tensor_source(key, tensor) for key, tensor in _pairs(keys, tensors)]
+        keys = keys_of(keys)
+        tensors = spread("tensors", tensors, len(keys))
+        sources = [tensor_source(key, tensor) for key, tensor in zip(keys, tensors)]
         return self._put_all(keys, sources, None, None, tenant, config, False)
 
     def batch_upsert_tensor(
@@ -277,7 +295,9 @@ class PlainTensorMethods(StoreCalls):
             >>> store.batch_upsert_tensor(["a"], [tensor])  # doctest: +SKIP
             [0]
         """
-        sources = [tensor_source(key, tensor) for key, tensor in _pairs(keys, tensors)]
+        keys = keys_of(keys)
+        tensors = spread("tensors", tensors, len(keys))
+        sources = [tensor_source(key, tensor) for key, tensor in zip(keys, tensors)]
         return self._put_all(keys, sources, None, None, tenant, config, True)
 
     def batch_pub_tensor(
@@ -330,8 +350,7 @@ class PlainTensorMethods(StoreCalls):
             >>> store.batch_put_tensor_from(["a"], [lease.ptr], [lease.size])  # doctest: +SKIP
             [0]
         """
-        rows = _rows(keys, ptrs, sizes)
-        return [self._put_raw(*row, tenant, config, False) for row in rows]
+        return self._put_all_raw(keys, ptrs, sizes, tenant, config, False)
 
     def batch_upsert_tensor_from(
         self,
@@ -348,8 +367,7 @@ class PlainTensorMethods(StoreCalls):
             >>> store.batch_upsert_tensor_from(["a"], [ptr], [size])  # doctest: +SKIP
             [0]
         """
-        rows = _rows(keys, ptrs, sizes)
-        return [self._put_raw(*row, tenant, config, True) for row in rows]
+        return self._put_all_raw(keys, ptrs, sizes, tenant, config, True)
 
     # --- Reads ------------------------------------------------------------------------------
 
@@ -380,7 +398,7 @@ class PlainTensorMethods(StoreCalls):
             torch.Size([4, 4])
         """
         destinations = None if tensor is None else [tensor]
-        requests = requests_of([key], [None])
+        requests = requests_of(keys_of([key]), [None])
         return self._get_all(requests, destinations, framework, tenant, one_outcome)[0]
 
     def batch_get_tensor(
@@ -397,6 +415,7 @@ class PlainTensorMethods(StoreCalls):
             >>> store.batch_get_tensor(["a", "absent"])             # doctest: +SKIP
             [tensor([1.]), None]
         """
+        keys = keys_of(keys)
         requests = requests_of(keys, [None] * len(keys))
         return self._get_all(requests, tensors, framework, tenant, batch_outcome)
 
@@ -420,7 +439,7 @@ class PlainTensorMethods(StoreCalls):
             >>> store.get_tensor_into("w", lease.ptr, lease.size).shape  # doctest: +SKIP
             (4, 4)
         """
-        requests = requests_of([key], [None], [ptr], [size])
+        requests = requests_of(keys_of([key]), [None], [ptr], [size])
         result: TensorReadResult | None = self._get_all_into(requests, tenant, one_outcome)[0]
         return result
 
@@ -438,17 +457,16 @@ class PlainTensorMethods(StoreCalls):
             >>> store.batch_get_tensor_into(["a"], [lease.ptr], [lease.size])  # doctest: +SKIP
             [TensorReadResult(...)]
         """
-        _rows(keys, ptrs, sizes)
-        requests = requests_of(keys, [None] * len(keys), ptrs, sizes)
+        keys = keys_of(keys)
+        count = len(keys)
+        addresses, lengths = numbers("ptrs", ptrs, count), numbers("sizes", sizes, count)
+        requests = requests_of(keys, [None] * count, addresses, lengths)
         return self._get_all_into(requests, tenant, batch_outcome)
-
-
-def _pairs(keys: Sequence[str], tensors: Sequence[Any]) -> list[tuple[str, Any]]:
-    return list(zip(keys, spread("tensors", tensors, len(keys))))
 
 
 def _rows(
     keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int]
 ) -> list[tuple[str, int, int]]:
-    count = len(keys)
-    return list(zip(keys, spread("ptrs", ptrs, count), spread("sizes", sizes, count)))
+    names = keys_of(keys)
+    count = len(names)
+    return list(zip(names, numbers("ptrs", ptrs, count), numbers("sizes", sizes, count)))

@@ -8,7 +8,7 @@ from typing import Any
 from ._tensor_format import TensorReadResult
 from ._tensor_parallel import AXIS_TP, ParallelAxis, ReadTarget, TensorParallelism
 from ._tensor_write import Put, plan_all_shards, raw_source, tensor_source
-from ._tensors_base import check_put, spread
+from ._tensors_base import check_put, keys_of, numbers, spread
 from ._tensors_parallel import ParallelTensorMethods
 
 __all__ = ["TpTensorMethods"]
@@ -109,6 +109,7 @@ class TpTensorMethods(ParallelTensorMethods):
             >>> store.batch_put_tensor_with_tp(["a", "b"], [one, two], tp_size=2)  # doctest: +SKIP
             [0, 0]
         """
+        base_keys = keys_of(base_keys, "base_keys")
         items = zip(base_keys, spread("tensors_list", tensors_list, len(base_keys)))
         plans = [_plans(key, tensor, tp_rank, tp_size, split_dim) for key, tensor in items]
         return [self._write(plan, tenant, config, False) for plan in plans]
@@ -130,6 +131,7 @@ class TpTensorMethods(ParallelTensorMethods):
             >>> store.batch_upsert_tensor_with_tp(["w"], [full], tp_size=4)  # doctest: +SKIP
             [0]
         """
+        base_keys = keys_of(base_keys, "base_keys")
         items = zip(base_keys, spread("tensors_list", tensors_list, len(base_keys)))
         plans = [_plans(key, tensor, tp_rank, tp_size, split_dim) for key, tensor in items]
         return [self._write(plan, tenant, config, True) for plan in plans]
@@ -201,8 +203,9 @@ class TpTensorMethods(ParallelTensorMethods):
             >>> store.batch_put_tensor_with_tp_from(["w"], [ptr], [size], tp_size=4)
             [0]
         """
+        base_keys = keys_of(base_keys, "base_keys")
         count = len(base_keys)
-        ptrs, lengths = spread("buffer_ptrs", buffer_ptrs, count), spread("sizes", sizes, count)
+        ptrs, lengths = numbers("buffer_ptrs", buffer_ptrs, count), numbers("sizes", sizes, count)
         plans = [
             _raw_plans(*row, tp_rank, tp_size, split_dim) for row in zip(base_keys, ptrs, lengths)
         ]
@@ -252,6 +255,7 @@ class TpTensorMethods(ParallelTensorMethods):
         Example:
             >>> store.batch_get_tensor_with_tp(["a", "b"], 1, 4)    # doctest: +SKIP
         """
+        base_keys = keys_of(base_keys, "base_keys")
         targets = [_target(tp_rank, tp_size, split_dim)] * len(base_keys)
         return self.batch_get_tensor_with_parallelism(
             base_keys, targets=targets, tensors=tensors, framework=framework, tenant=tenant
@@ -297,6 +301,7 @@ class TpTensorMethods(ParallelTensorMethods):
         Example:
             >>> store.batch_get_tensor_with_tp_into(["w"], [ptr], [size], tp_rank=1, tp_size=4)
         """
+        base_keys = keys_of(base_keys, "base_keys")
         targets = [_target(tp_rank, tp_size, split_dim)] * len(base_keys)
         return self.batch_get_tensor_with_parallelism_into(
             base_keys, buffer_ptrs, sizes, targets=targets, tenant=tenant
@@ -324,4 +329,4 @@ def _plans(key: str, tensor: Any, rank: int, size: int, split_dim: int) -> list[
 
 def _raw_plans(key: str, ptr: int, size: int, rank: int, count: int, dim: int) -> list[Put]:
     _check_rank(rank, count)
-    return plan_all_shards(key, raw_source(key, int(ptr), int(size)), count, dim)
+    return plan_all_shards(key, raw_source(key, ptr, size), count, dim)
