@@ -1,5 +1,7 @@
 #include "values.h"
 
+#include <string_view>
+
 #include "errors.h"
 
 namespace mooncake::python {
@@ -16,6 +18,49 @@ bool CallForUnsigned(PyObject* object, const char* method, const Where& where, u
 bool CallForFlag(PyObject* object, const char* method, bool* flag) {
   const Ref result(PyObject_CallMethod(object, method, nullptr));
   return result && FlagFrom(result.get(), flag);
+}
+
+// Whether a format (of PEP 3118, as NumPy and ctypes write it) has elements that are addresses:
+// of Python objects, texts, functions or other memory. They mean nothing where they are read back.
+bool HasAddresses(std::string_view format) {
+  bool in_name = false;  // ":name:" follows a field of a structure.
+  for (size_t i = 0; i < format.size(); ++i) {
+    const char code = format[i];
+    if (code == ':') in_name = !in_name;
+    if (in_name) continue;
+    if (code == 'Z') {  // A complex number, if the type of its parts follows.
+      const char next = i + 1 < format.size() ? format[i + 1] : '\0';
+      if (next != 'e' && next != 'f' && next != 'd' && next != 'g') return true;
+    }
+    if (std::string_view("O&PXz").find(code) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// Whether a NumPy array has elements that are Python objects. Other objects: no.
+bool HasObjects(PyObject* array, bool* has) {
+  Ref flag;
+  if (PyObject_HasAttrString(array, "dtype")) {
+    const Ref type(PyObject_GetAttrString(array, "dtype"));
+    if (!type) return false;
+    if (PyObject_HasAttrString(type.get(), "hasobject")) {
+      flag = Ref(PyObject_GetAttrString(type.get(), "hasobject"));
+      if (!flag) return false;
+    }
+  }
+  return FlagFrom(flag.get(), has);
+}
+
+// The tensor itself, or where it is a view that only says "negated" or "conjugated", a tensor whose
+// memory holds the values.
+Ref Resolved(PyObject* tensor) {
+  Ref resolved = Ref::Borrow(tensor);
+  for (const char* method : {"resolve_conj", "resolve_neg"}) {
+    if (resolved && PyObject_HasAttrString(resolved.get(), method)) {
+      resolved = Ref(PyObject_CallMethod(resolved.get(), method, nullptr));
+    }
+  }
+  return resolved;
 }
 
 // Whether the tensor lies in memory that a CPU can read.
@@ -47,11 +92,25 @@ bool HeldBytes::Hold(PyObject* object, const Where& where) {
 }
 
 bool HeldBytes::HoldBuffer(PyObject* object, const Where& where) {
-  if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) {
+  bool has_addresses = false;
+  if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
+    has_addresses = view_.format != nullptr && HasAddresses(view_.format);
+  } else {
     if (PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
     PyErr_Clear();
-    RaiseType("%s must be %s; this %.100s is not C-contiguous", Describe(where).c_str(), kExpected,
-              Py_TYPE(object)->tp_name);
+    // NumPy has no format for some of its types, for example dates.
+    if (!HasObjects(object, &has_addresses)) return false;
+    if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) {
+      if (PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
+      PyErr_Clear();
+      RaiseType("%s must be %s; this %.100s is not C-contiguous", Describe(where).c_str(),
+                kExpected, Py_TYPE(object)->tp_name);
+      return false;
+    }
+  }
+  if (has_addresses) {
+    RaiseType("%s must be %s; this %.100s holds addresses of this process", Describe(where).c_str(),
+              kExpected, Py_TYPE(object)->tp_name);
     return false;
   }
   bytes_ = BytesAt(view_.buf, view_.len);
@@ -69,6 +128,9 @@ bool HeldBytes::HoldTensor(PyObject* tensor, const Where& where) {
               on_host ? "not contiguous" : "not in host memory (register it and use put_from)");
     return false;
   }
+  owner_ = Resolved(tensor);
+  if (!owner_) return false;
+  tensor = owner_.get();
   uint64_t address = 0;
   uint64_t count = 0;
   uint64_t element_size = 0;
@@ -77,7 +139,6 @@ bool HeldBytes::HoldTensor(PyObject* tensor, const Where& where) {
       !CallForUnsigned(tensor, "element_size", where, &element_size)) {
     return false;
   }
-  owner_ = Ref::Borrow(tensor);
   bytes_ = BytesAt(reinterpret_cast<const void*>(address), count * element_size);
   return true;
 }

@@ -165,3 +165,41 @@ def test_pickled_manifests_are_refused(store: MooncakeDistributedStore, tmp_path
         with at_most(5), pytest.raises((ValueError, TypeError, KeyError, RuntimeError)):
             transfer.materialize(transfer.read_spec({"manifest_key": ref.manifest_key}))
     assert not marker.exists()
+
+
+class Fields(ctypes.Structure):
+    _fields_ = [("O", ctypes.c_int), ("name", ctypes.c_char * 4)]
+
+
+class Addresses(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_int), ("text", ctypes.c_char_p)]
+
+
+def test_buffers_of_addresses_are_no_values(store: MooncakeDistributedStore) -> None:
+    np = pytest.importorskip("numpy")
+    dates = [("O", "M8[D]")]
+    addresses: list[Any] = [
+        np.array([object()], dtype=object),
+        np.zeros(1, dtype=[("date", "M8[D]"), ("any", object)]),
+        (ctypes.py_object * 2)(),
+        (ctypes.c_char_p * 2)(),
+        (ctypes.c_void_p * 2)(),
+        (ctypes.POINTER(ctypes.c_int) * 2)(),
+        Addresses(),
+    ]
+    for value in addresses:
+        calls: list[Callable[[], Any]] = [
+            lambda value=value: store.put("k", value),
+            lambda value=value: store.upsert("k", value),
+            lambda value=value: store.put_parts("k", b"x", value),
+            lambda value=value: store.batch_put([("k", value)]),
+            lambda value=value: store.put_batch(["k"], [value]),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match="addresses of this process"):
+                call()
+    assert not store.is_exist("k")
+    for array in (np.arange(3) + 1j, np.zeros(2, dates), np.zeros(2, "U3"), np.zeros(2, "f2")):
+        assert store.put("k", array) == 0 and store.get("k") == array.tobytes()
+    for plain in (Fields(1, b"x"), (ctypes.c_wchar * 2)(), (ctypes.c_bool * 2)()):
+        assert store.put("k", plain) == 0 and store.get("k") == bytes(plain)

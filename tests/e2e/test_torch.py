@@ -39,6 +39,15 @@ def test_a_tensor_is_a_value(store: MooncakeDistributedStore) -> None:
         store.put("k", tensor.t())
 
 
+def test_a_negated_view_is_stored_with_its_sign(store: MooncakeDistributedStore) -> None:
+    conjugated = torch.complex(torch.arange(4.0), torch.arange(4.0) + 1).conj()
+    for view in (conjugated.imag[:1], conjugated[1:3]):
+        assert view.is_contiguous() and (view.is_neg() or view.is_conj())
+        assert store.put("k", view) == 0
+        plain = view.resolve_conj().resolve_neg()
+        assert store.get("k") == plain.numpy().tobytes()
+
+
 def test_tensors_are_registered_memory(store: MooncakeDistributedStore) -> None:
     """As engines do it: whole pools are registered once, pages are addressed by arithmetic."""
     pool = torch.zeros(16, 4096, dtype=torch.uint8)
