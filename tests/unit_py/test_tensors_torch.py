@@ -123,3 +123,19 @@ def test_nested_dicts_keep_tensors() -> None:
     got = transfer.get(transfer.put(value))
     for name, tensor in value.items():
         same(got[name], tensor)
+
+
+def test_a_negated_view_is_stored_with_its_sign() -> None:
+    store = TensorStore()
+    view = torch.complex(torch.arange(4.0), torch.arange(4.0) + 1).conj().imag[:1]
+    assert view.is_contiguous() and view.is_neg()
+    store.put_tensor("k", view)
+    assert store.get_tensor("k").tolist() == [-1.0]
+
+
+def test_a_parameter_is_a_destination() -> None:
+    store = TensorStore()
+    store.put_tensor("k", torch.ones(3))
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    assert store.get_tensor("k", tensor=parameter) is parameter
+    assert parameter.tolist() == [1.0, 1.0, 1.0] and parameter.requires_grad

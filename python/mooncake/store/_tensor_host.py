@@ -127,8 +127,10 @@ def to_host(key: str, tensor: Any) -> HostTensor:
 
 def _from_torch(key: str, tensor: Any) -> HostTensor:
     dtype = _dtype_named(key, str(tensor.dtype).rsplit(".", 1)[-1])
-    if hasattr(tensor, "detach"):
-        tensor = tensor.detach()
+    # A view may only say "conjugated" or "negated" of memory that holds something else.
+    for step in ("detach", "resolve_conj", "resolve_neg"):
+        if hasattr(tensor, step):
+            tensor = getattr(tensor, step)()
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
         tensor = tensor.cpu()
     if not tensor.is_contiguous():
@@ -297,7 +299,9 @@ def copy_out(key: str, host: HostTensor, destination: Any) -> Any:
     if isinstance(destination, np.ndarray):
         destination[...] = host.data.view(destination.dtype).reshape(host.shape)
     elif hasattr(destination, "copy_"):
-        destination.copy_(to_user(host, "torch"))
+        # Autograd forbids to write into a parameter itself.
+        plain = destination.detach() if hasattr(destination, "detach") else destination
+        plain.copy_(to_user(host, "torch"))
     elif hasattr(destination, "data_ptr") and destination.is_contiguous():
         memory_view(int(destination.data_ptr()), host.data.size)[...] = host.data
     else:
