@@ -10,7 +10,7 @@ import pytest
 from fake_store import put_at
 from hypothesis import given
 from hypothesis import strategies as st
-from mooncake.store._tensors import ParallelAxis, ReadTarget
+from mooncake.store._tensors import ParallelAxis, ReadTarget, TensorParallelism
 from tensor_store import FULL, NUMPY, Buffer, TensorStore, grid, piece, same, shard, tp
 
 
@@ -104,6 +104,48 @@ def test_very_many_small_pieces_are_read_from_whole_shards() -> None:
     check_shard(store, "w", full, 3, 4, 1)
 
 
+def axis(kind: str, rank: int, size: int) -> ParallelAxis:
+    return ParallelAxis(kind, rank, size)
+
+
+def test_copies_of_dp_ranks_are_found_without_their_names() -> None:
+    store, full = TensorStore(), grid(8, 4)
+    write_tp(store, "w", full + 9, 2)  # An older split, which its shards do not name.
+    for dp, rank in ((dp, rank) for dp in range(2) for rank in range(2)):
+        axes = tp(rank, 2, 0, axis("dp", dp, 2), axis("pp", 1, 3))
+        store.put_tensor_with_parallelism("w", full, parallelism=axes)
+    same(store.get_tensor_with_parallelism("w", target=FULL, **NUMPY), full)
+    check_shard(store, "w", full, 1, 2, 0)
+    check_shard(store, "w", full, 3, 4, 1)
+    # One rank's copy is enough, also for a reader of another number of ranks.
+    store.remove("w__dp_0of2__tp_1of2_sd0__pp_1of3")
+    target = shard(1, 2, 0, axis("dp", 0, 5), axis("pp", 1, 3))
+    same(store.get_tensor_with_parallelism("w", target=target, **NUMPY), full[4:])
+    store.remove("w__dp_1of2__tp_0of2_sd0__pp_1of3")
+    with pytest.raises(RuntimeError, match="shards are missing"):
+        store.get_tensor_with_parallelism("w", target=FULL, **NUMPY)
+    # A later split without other axes wins; a whole tensor leaves nothing else.
+    write_tp(store, "w", full + 1, 2)
+    same(store.get_tensor_with_parallelism("w", target=FULL, **NUMPY), full + 1)
+    store.put_tensor_with_parallelism("w", full, parallelism=tp(0, 2, 0, axis("dp", 0, 2)))
+    store.upsert_tensor("w", full)
+    assert not [key for _, key in store.data if "__dp_0of2__tp" in key and "pp" not in key]
+    assert ("default", "w__parallelism_axes") not in store.data
+
+
+def test_ranks_with_tensors_of_their_own_have_to_be_named() -> None:
+    store = TensorStore()
+    for rank in range(2):
+        one = TensorParallelism([axis("ep", rank, 2)])
+        store.put_tensor_with_parallelism("w", grid(4) + rank, parallelism=one)
+        if rank == 0:
+            same(store.get_tensor_with_parallelism("w", target=FULL, **NUMPY), grid(4))
+    with pytest.raises(RuntimeError, match="several EP or PP ranks"):
+        store.get_tensor_with_parallelism("w", target=FULL, **NUMPY)
+    target = ReadTarget("full", one)
+    same(store.get_tensor_with_parallelism("w", target=target, **NUMPY), grid(4) + 1)
+
+
 def test_a_whole_tensor_answers_shard_reads() -> None:
     store, full = TensorStore(), grid(8, 4)
     store.put_tensor("w", full)
@@ -126,7 +168,7 @@ def test_other_axes_store_the_tensor_as_given() -> None:
     store, full = TensorStore(), grid(4)
     axes = [ParallelAxis("pp", 1, 2, stage_id=5), ParallelAxis("ep", 0, 2, expert_id=3)]
     store.put_tensor_with_parallelism("w", full, parallelism=axes)
-    assert [key for _, key in store.data] == ["w__ep_0of2__pp_1of2"]
+    assert [key for _, key in store.data] == ["w__ep_0of2__pp_1of2", "w__parallelism_axes"]
     for mode in ("shard", "full"):
         target = ReadTarget(mode, axes)  # type: ignore[arg-type]
         same(store.get_tensor_with_parallelism("w", target=target, **NUMPY), full)

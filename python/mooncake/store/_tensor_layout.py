@@ -16,9 +16,13 @@ from ._tensor_format import (
     TensorHeader,
 )
 from ._tensor_parallel import (
+    AXIS_DP,
     AXIS_TP,
     READ_MODE_SHARD,
+    axes_key,
+    choices,
     manifest_keys,
+    other_axes,
     shard_key,
     shard_shape,
     tp_axis,
@@ -44,6 +48,7 @@ class Request:
     size: int = 0
     outcome: Any = None
     manifests: list[Manifest | None] | None = None
+    stored: TensorHeader | None = None  # Of a shard with other axes than TP.
     layout: Layout | None = None
 
     @property
@@ -68,6 +73,7 @@ class Layout:
     target: AxisRecord
     target_shape: tuple[int, ...]
     objects: list[Any] | None = None  # Already read.
+    others: tuple[AxisRecord, ...] = ()  # EP and PP ranks; other ranks have other tensors.
 
 
 def kwargs_of(tenant: str | None) -> dict[str, Any]:
@@ -99,6 +105,8 @@ def direct_is_stale(request: Request) -> bool:
     tp, manifest = tp_axis(request.axes), request.manifests[0]
     if tp is None or manifest is None:
         return False
+    if request.stored is not None:
+        return True
     return (manifest.count, manifest.split_dim) != (tp.count, tp.split_dim)
 
 
@@ -107,14 +115,18 @@ def load_manifests(store: Any, requests: Sequence[Request], tenant: str | None) 
     wanted = [request for request in requests if request.manifests is None]
     if not wanted:
         return
-    keys = [name for request in wanted for name in manifest_keys(request.key)]
+    keys = [
+        name for request in wanted for name in (*manifest_keys(request.key), axes_key(request.key))
+    ]
     found = store.batch_get_buffer(keys, **kwargs_of(tenant))
     for index, request in enumerate(wanted):
+        *raws, axes = found[3 * index : 3 * index + 3]
         try:
             request.manifests = [
-                Manifest.parse(bytes(raw)) if raw is not None and len(raw) else None
-                for raw in found[2 * index : 2 * index + 2]
+                Manifest.parse(bytes(raw)) if raw is not None and len(raw) else None for raw in raws
             ]
+            if axes is not None and len(axes):
+                request.stored = TensorHeader.parse(axes, 1 << 62)
         except TensorFormatError as error:
             request.outcome = TensorFormatError(f"manifest of {request.key!r}: {error}")
 
@@ -140,9 +152,23 @@ def resolve(store: Any, requests: Sequence[Request], tenant: str | None) -> None
             seen += len(layout.keys) - len(absent)
             if not absent and request.layout is None:
                 request.layout = layout
+            elif not absent and request.layout is not None:
+                _check_unique(request, layout)
             missing += absent
-        if request.layout is None:
+        if request.layout is None and request.outcome is None:
             _resolve_rest(store, request, tenant, seen, missing)
+
+
+def _check_unique(request: Request, other: Layout) -> None:
+    """Fail the request when another layout is complete that holds another tensor."""
+    layout = request.layout
+    assert layout is not None
+    if layout.others and other.others and layout.others != other.others:
+        request.layout = None
+        request.outcome = RuntimeError(
+            f"{request.key!r}: several EP or PP ranks are stored, among them "
+            f"{layout.keys[0]!r} and {other.keys[0]!r}; name one in the target's parallelism"
+        )
 
 
 def _resolve_rest(
@@ -158,12 +184,25 @@ def _resolve_rest(
 
 
 def _candidates(request: Request) -> list[Layout]:
+    """Possible layouts, the best first; whether their shards are there is not known yet."""
     parallel, writer = request.manifests or [None, None]
+    wanted = other_axes(request.axes)
+    ranks = [wanted]
+    if request.stored is not None:
+        ranks = choices(other_axes(request.stored.axes), wanted) or ranks
     layouts = []
-    if parallel is not None:
-        layouts.append(
-            _split(request, parallel, lambda tp: shard_key(request.key, with_tp(request.axes, tp)))
-        )
+    for others in ranks:
+        layout = None
+        if parallel is not None:
+            layout = _split(
+                request, parallel, lambda tp, axes=others: shard_key(request.key, with_tp(axes, tp))
+            )
+        elif others and request.stored is not None and tp_axis(request.stored.axes) is None:
+            layout = _layout(request, request.stored.dtype, request.stored.shape, [_WHOLE])
+            layout.keys = [shard_key(request.key, others)]
+        if layout is not None:
+            layout.others = tuple(axis for axis in others if axis.kind != AXIS_DP)
+            layouts.append(layout)
     if writer is not None:
         layouts.append(_split(request, writer, lambda tp: writer_key(request.key, tp)))
     return layouts
@@ -202,7 +241,8 @@ def _layout(
 
 def _without_manifest(store: Any, request: Request, tenant: str | None) -> Layout | None:
     """Shards ``<key>_tp_0..`` that no manifest names, else a whole tensor at ``key``."""
-    names = _scan(store, request.key, tenant)
+    # A split with other axes is the newer one; ``_tp_`` shards are left over from before it.
+    names = [] if request.stored is not None else _scan(store, request.key, tenant)
     objects = store.batch_get_buffer(names, **kwargs_of(tenant)) if names else []
     headers = []
     for raw in objects:
@@ -211,7 +251,7 @@ def _without_manifest(store: Any, request: Request, tenant: str | None) -> Layou
         headers.append(TensorHeader.parse(raw, len(raw)))
     if headers:
         return _from_shards(request, names, headers, objects)
-    others = [axis for axis in request.axes if axis.kind != AXIS_TP]
+    others = other_axes(request.axes)
     for name in [shard_key(request.key, others)] * bool(others) + [request.key]:
         raw = store.get_buffer(name, **kwargs_of(tenant))
         if raw is not None and len(raw):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ __all__ = [
 AXIS_DP, AXIS_TP, AXIS_EP, AXIS_PP = 0, 1, 2, 3
 READ_MODE_AS_STORED, READ_MODE_SHARD, READ_MODE_FULL = 0, 1, 2
 
+CHOICES_MAX = 1024
 _KEY_BYTES_MAX = 64 << 10  # As the store's.
 _KINDS = ("dp", "tp", "ep", "pp")
 _MODES = ("as_stored", "shard", "full")
@@ -280,6 +282,58 @@ def manifest_keys(key: str) -> tuple[str, str]:
         'w__writer_manifest'
     """
     return f"{key}__parallelism_manifest", f"{key}__writer_manifest"
+
+
+def axes_key(key: str) -> str:
+    """Key of the header of a shard that has other axes than TP: tells readers which.
+
+    Example:
+        >>> axes_key("w")
+        'w__parallelism_axes'
+    """
+    return f"{key}__parallelism_axes"
+
+
+def other_axes(axes: Iterable[AxisRecord]) -> tuple[AxisRecord, ...]:
+    """All axes but TP."""
+    return tuple(axis for axis in axes if axis.kind != AXIS_TP)
+
+
+def choices(
+    stored: Iterable[AxisRecord], wanted: Iterable[AxisRecord]
+) -> list[tuple[AxisRecord, ...]]:
+    """The ranks of other axes than TP whose shards may answer a request, the best first.
+
+    DP ranks have copies of one tensor, so any will do. EP and PP ranks have tensors of their own:
+    one that the request names is the only choice.
+
+    Raises:
+        TensorFormatError: more ranks than can be looked for.
+
+    Example:
+        >>> [axes[0].rank for axes in choices([AxisRecord(AXIS_DP, 1, 3)], ())]
+        [1, 0, 2]
+    """
+    named = {axis.kind: axis for axis in wanted}
+    if any(kind != AXIS_DP for kind in named.keys() - {axis.kind for axis in stored}):
+        return []
+    per_axis = []
+    for axis in stored:
+        mine = named.get(axis.kind)
+        if mine is not None and mine.count != axis.count:
+            if axis.kind != AXIS_DP:
+                return []
+            mine = None
+        first = mine or axis
+        ranks = [first.rank]
+        if axis.count > CHOICES_MAX:
+            raise TensorFormatError(f"tensor: {axis.count} ranks, at most {CHOICES_MAX} possible")
+        if mine is None or axis.kind == AXIS_DP:
+            ranks += [rank for rank in range(axis.count) if rank != first.rank]
+        per_axis.append([AxisRecord(axis.kind, rank, axis.count) for rank in ranks])
+    if math.prod(map(len, per_axis)) > CHOICES_MAX:
+        raise TensorFormatError(f"tensor: more than {CHOICES_MAX} shards to choose from")
+    return list(itertools.product(*per_axis))
 
 
 def shard_shape(key: str, shape: Sequence[int], axis: AxisRecord) -> tuple[int, ...]:

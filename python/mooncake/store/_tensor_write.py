@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,10 +20,13 @@ from ._tensor_format import (
 from ._tensor_host import HostTensor, cut, read_memory, to_host
 from ._tensor_parallel import (
     AXIS_TP,
+    axes_key,
     axis_records,
     check_key,
+    choices,
     key_fits,
     manifest_keys,
+    other_axes,
     overlap,
     shard_key,
     shard_shape,
@@ -55,6 +59,19 @@ class Put:
         check_key("key", self.key)
         if self.manifest_key is not None:
             check_key("key", self.manifest_key)
+        if self.has_other_axes:
+            check_key("key", axes_key(self.base_key))
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether it lies under the key of its axes, not under the tensor's or a writer's."""
+        own = shard_key(self.base_key, self.header.axes)
+        return self.key == own and self.key != self.base_key
+
+    @property
+    def has_other_axes(self) -> bool:
+        """Whether it is a shard of other axes than TP, which a reader may not know."""
+        return self.is_shard and bool(other_axes(self.header.axes))
 
 
 class Runs(NamedTuple):
@@ -231,7 +248,7 @@ def _shard_header(
 
 
 def run_put(store: Any, put: Put, tenant: str | None, config: Any) -> int:
-    """Write the object, then its manifest; 0 or the first failing status.
+    """Write the object, then what tells about it; 0 or the first failing status.
 
     A reader that sees the new manifest therefore finds this shard.
     """
@@ -248,6 +265,12 @@ def run_put(store: Any, put: Put, tenant: str | None, config: Any) -> int:
     else:
         parts = [data.data] if put.header.data_bytes else []
         status = int(store.put_parts(put.key, head, *parts, **options))
+    if status == 0 and put.is_shard:
+        if put.has_other_axes:
+            status = int(store.put(axes_key(put.base_key), head, **options))
+        else:
+            tenants = {} if tenant is None else {"tenant": tenant}
+            store.batch_remove([axes_key(put.base_key)], force=True, **tenants)
     if status == 0 and put.manifest is not None:
         status = int(store.put(put.manifest_key, put.manifest.pack(), **options))
     return status
@@ -263,22 +286,38 @@ def drop_other_layouts(store: Any, put: Put, tenant: str | None) -> None:
     names = manifest_keys(put.base_key)
     if not key_fits(names[0]):
         return  # No split of this key can have been stored.
+    axes = axes_key(put.base_key)
     stale = [name for name in names if name != put.manifest_key]
     if put.key == put.base_key:
-        spellings = [shard_key, writer_key]
-        for index, raw in enumerate(store.batch_get_buffer(stale, **options)):
-            try:
-                manifest = Manifest.parse(bytes(raw)) if raw is not None and len(raw) else None
-            except TensorFormatError:
-                continue
-            for rank in range(manifest.count if manifest else 0):
-                assert manifest is not None
-                part = AxisRecord(AXIS_TP, rank, manifest.count, manifest.split_dim)
-                stale.append(
-                    shard_key(put.base_key, (part,))
-                    if spellings[index] is shard_key
-                    else writer_key(put.base_key, part)
-                )
+        stale += _shards_of(store, put.base_key, tenant)
     else:
         stale.append(put.base_key)
+    if not put.has_other_axes:
+        stale.append(axes)
     store.batch_remove(stale, force=True, **options)
+
+
+def _shards_of(store: Any, key: str, tenant: str | None) -> list[str]:
+    """Keys of all shards that the manifests of a key name, damaged ones left out."""
+    options = {} if tenant is None else {"tenant": tenant}
+    parallel, writer, axes = store.batch_get_buffer([*manifest_keys(key), axes_key(key)], **options)
+    others: list[tuple[AxisRecord, ...]] = [()]
+    names: list[str] = []
+    with contextlib.suppress(TensorFormatError):
+        if axes is not None and len(axes):
+            others += choices(other_axes(TensorHeader.parse(axes, 1 << 62).axes), ())
+            names += [shard_key(key, ranks) for ranks in others if ranks]
+    for raw, spell in ((parallel, shard_key), (writer, None)):
+        try:
+            manifest = Manifest.parse(bytes(raw)) if raw is not None and len(raw) else None
+        except TensorFormatError:
+            continue
+        for rank in range(manifest.count if manifest else 0):
+            assert manifest is not None
+            part = AxisRecord(AXIS_TP, rank, manifest.count, manifest.split_dim)
+            names += (
+                [writer_key(key, part)]
+                if spell is None
+                else [spell(key, with_tp(ranks, part)) for ranks in others]
+            )
+    return names

@@ -266,7 +266,9 @@ class ParallelTensorMethods(PlainTensorMethods):
         Args:
             target: ReadTarget. SHARD gives the exact shard if it is there, else cuts and joins
                 what is there, at any ratio of writers to readers. FULL gives the object at
-                ``key`` if there is one, else all shards joined. None: as stored.
+                ``key`` if there is one, else all shards joined. None: as stored. Other axes
+                may be left out: of DP ranks any copy will do; where several EP or PP ranks
+                are stored, the target has to name one.
             tensor, framework: as ``get_tensor``.
 
         Returns:
@@ -274,7 +276,8 @@ class ParallelTensorMethods(PlainTensorMethods):
 
         Raises:
             ValueError: bad target, a shape that does not divide, ``tensor`` does not fit.
-            RuntimeError: damaged objects, or some of the shards are missing (named).
+            RuntimeError: damaged objects, some of the shards are missing (named), or several EP
+                or PP ranks to choose from.
 
         Example:
             >>> store.get_tensor_with_parallelism("w", target=ReadTarget("full"))  # doctest: +SKIP
