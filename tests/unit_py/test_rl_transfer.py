@@ -10,8 +10,12 @@ import pytest
 from fake_store import FakeStore
 from hypothesis import given
 from hypothesis import strategies as st
-from mooncake.store.rs.structured_object_store import MooncakeBundleTransfer
+from mooncake.store.rs.structured_object_store import (
+    MooncakeBundleTransfer,
+    StructuredObjectPayload,
+)
 from mooncake.structured_object_store import MooncakeBundleTransfer as SameTransfer
+from tensor_store import TensorStore
 
 NUMPY = {"framework": "numpy"}
 
@@ -51,6 +55,29 @@ def test_a_nested_dict_comes_back_with_its_types() -> None:
     transfer.release_result(got)
     transfer.remove_bundle(ref)
     assert not store.data
+
+
+def test_scalars_of_numpy_keep_their_types() -> None:
+    store, transfer = make()
+    date = np.datetime64("2020-02-29", "D")
+    scalars = (np.float64(0.1), np.str_("é"), np.bytes_(b"x"), np.bool_(True), np.str_(""), date)
+    scalars += (np.str_("long " * 100), np.complex64(1j), np.longdouble(3))
+    got = transfer.get(transfer.put({"scalars": scalars}), **NUMPY)["scalars"]
+    assert [(type(one), one) for one in got] == [(type(one), one) for one in scalars]
+    assert sum("/buffer/" in key for _, key in store.data) == 1  # The long one alone.
+
+
+def test_a_masked_array_is_refused_before_its_mask_is_lost() -> None:
+    _, transfer = make()
+    masked = np.ma.masked_array([1, 2, 3], mask=[0, 1, 0])
+    with pytest.raises(TypeError, match="/batch/x: a masked array"):
+        transfer.put({"batch": {"x": masked}})
+    with pytest.raises(TypeError, match="masked array"):
+        transfer.put_bundle(b"", {"x": masked})
+    with pytest.raises(TypeError, match="masked array"):
+        transfer.put_structured_object(StructuredObjectPayload(buffers={"x": masked}))
+    with pytest.raises(TypeError, match="masked array"):
+        TensorStore().put_tensor("x", masked)
 
 
 leaves = (
@@ -127,6 +154,9 @@ def test_what_json_cannot_say_is_refused_with_its_path() -> None:
         ["dict", [["k", ["tensor", "m0", "uint8", [2**40]]]]],
         ["dict", [["k", ["objects", [2**40], []]]]],
         ["dict", [["k", ["exec", "x"]]]],
+        ["dict", [["k", ["scalar", "|O", "00" * 8]]]],
+        ["dict", [["k", ["scalar", "<f8", "00" * 7]]]],
+        ["dict", [["k", ["scalar", "<f8", 5]]]],
     ],
 )
 def test_a_damaged_tree_is_a_value_error(tree: Any) -> None:

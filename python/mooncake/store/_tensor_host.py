@@ -145,6 +145,8 @@ def _from_torch(key: str, tensor: Any) -> HostTensor:
 
 
 def _as_array(key: str, tensor: Any) -> npt.NDArray[Any]:
+    if isinstance(tensor, np.ma.MaskedArray):
+        raise TypeError(f"{key!r}: a masked array would lose its mask")
     if isinstance(tensor, (np.ndarray, np.generic)):
         return np.asarray(tensor)
     if hasattr(tensor, "__dlpack__"):

@@ -52,6 +52,8 @@ def describe(name: str, value: Any) -> dict[str, Any]:
     """
     if not isinstance(value, np.ndarray):
         return {"encoding": "bytes"}
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"member {name!r}: a masked array would lose its mask")
     dtype = value.dtype
     text = dtype.name if dtype.name in DTYPE_BY_NAME and dtype.kind == "V" else dtype.str
     if dtype.kind not in _KINDS and text != dtype.name:
@@ -78,7 +80,7 @@ def parse_spec(name: str, raw: Any, payload: Payload) -> FieldSpec:
     good = isinstance(shape, list) and len(shape) <= _NDIM_MAX
     if not good or not all(type(dim) is int and 0 <= dim < 1 << 62 for dim in shape):
         raise ValueError(f"member {name!r}: bad shape {shape!r}")
-    dtype = _dtype(name, text)
+    dtype = named_dtype(name, text)
     if math.prod(shape) * dtype.itemsize != payload.size:
         raise ValueError(
             f"member {name!r}: {dtype} of shape {shape} does not have {payload.size} bytes"
@@ -86,7 +88,16 @@ def parse_spec(name: str, raw: Any, payload: Payload) -> FieldSpec:
     return FieldSpec(dtype, tuple(shape))
 
 
-def _dtype(name: str, text: Any) -> Any:
+def named_dtype(name: str, text: Any) -> Any:
+    """The element type of a field spec.
+
+    Raises:
+        ValueError: unknown, or no plain type; names the member.
+
+    Example:
+        >>> named_dtype("m", "<f4").name
+        'float32'
+    """
     if isinstance(text, str) and len(text) <= 32:
         known = DTYPE_BY_NAME.get(text)
         if known is not None:

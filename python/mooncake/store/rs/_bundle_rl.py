@@ -13,6 +13,7 @@ from .._numpy import np
 from .._tensor_format import DTYPE_BY_NAME
 from .._tensor_host import HostTensor, check_framework, to_host, to_user
 from . import _bundle_manifest as manifests
+from ._bundle_read import describe, named_dtype
 from ._bundle_types import (
     Progress,
     RemoteBundleRef,
@@ -22,6 +23,7 @@ from ._bundle_types import (
 )
 
 _DEPTH_MAX = 64
+_SCALAR_BYTES_MAX = 256
 _TREE = "tree"
 _DATAPROTO_PARTS = ("batch", "non_tensor_batch", "meta_info")
 
@@ -159,6 +161,8 @@ def _encode(value: Any, members: dict[str, Any], path: str, depth: int) -> Any:
     """The JSON node of a value: [kind, ...]; bulk data goes to ``members``."""
     if depth > _DEPTH_MAX:
         raise ValueError(f"{path or 'the dict'} is nested deeper than {_DEPTH_MAX}")
+    if isinstance(value, np.generic):  # Some are also floats or strings of Python.
+        return _scalar(value, members, path)
     if value is None or isinstance(value, (bool, int, float, str)):
         return ["value", value]
     if isinstance(value, Mapping):
@@ -173,9 +177,8 @@ def _encode(value: Any, members: dict[str, Any], path: str, depth: int) -> Any:
             kind,
             [_encode(item, members, f"{path}/{at}", depth + 1) for at, item in enumerate(value)],
         ]
-    if isinstance(value, np.generic):
-        value = np.asarray(value)
-        return ["scalar", _member(members, value)]
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{path}: a masked array cannot be stored: its mask would be lost")
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         nodes = [_encode(item, members, path, depth + 1) for item in value.reshape(-1).tolist()]
         return ["objects", list(value.shape), nodes]
@@ -187,6 +190,15 @@ def _encode(value: Any, members: dict[str, Any], path: str, depth: int) -> Any:
         host = to_host(path, value)
         return ["tensor", _member(members, host.data), host.dtype.name, list(host.shape)]
     raise TypeError(f"{path}: a {type(value).__name__} cannot be stored")
+
+
+def _scalar(value: Any, members: dict[str, Any], path: str) -> Any:
+    """Short ones go into the tree: a member each would cost a round trip each."""
+    array = np.asarray(value)
+    dtype = describe(path, array)["dtype"]
+    if array.nbytes > _SCALAR_BYTES_MAX:
+        return ["scalar", _member(members, array)]
+    return ["scalar", dtype, array.tobytes().hex()]
 
 
 def _member(members: dict[str, Any], value: Any) -> str:
@@ -218,6 +230,8 @@ def _decode(node: Any, objects: dict[str, Any], framework: str, depth: int) -> A
             array = np.empty(len(items), dtype=object)
             array[:] = items
             return array.reshape(body)
+        if kind == "scalar" and len(node) > 2:
+            return np.frombuffer(bytes.fromhex(node[2]), named_dtype("scalar", body), 1)[0]
         if kind == "scalar":
             return objects[body][()]
         if kind in ("array", "bytes"):

@@ -82,6 +82,8 @@ def flat_bytes(name: str, value: Any) -> npt.NDArray[np.uint8]:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise TypeError(f"member {name!r}: arrays of objects are not supported")
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"member {name!r}: a masked array would lose its mask")
         flat: npt.NDArray[np.uint8] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         return flat
     try:
