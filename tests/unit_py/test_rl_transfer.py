@@ -14,6 +14,7 @@ from mooncake.store.rs.structured_object_store import (
     MooncakeBundleTransfer,
     StructuredObjectPayload,
 )
+from mooncake.structured_object_store import FieldSchema
 from mooncake.structured_object_store import MooncakeBundleTransfer as SameTransfer
 from tensor_store import TensorStore
 
@@ -120,6 +121,32 @@ def test_a_dataproto_is_stored_as_its_three_parts() -> None:
     assert got["meta_info"] == {"step": 3}
     assert equal(got["batch"], proto.batch)
     assert equal(got["non_tensor_batch"], proto.non_tensor_batch)
+
+
+def test_the_other_names_of_put_check_a_schema() -> None:
+    store, transfer = make()
+    data = SimpleNamespace(batch={"ids": np.zeros((2, 3), "i8")}, non_tensor_batch={}, meta_info={})
+    schema = [
+        FieldSchema("batch/ids", np.int64, (None, 3)),
+        FieldSchema("meta_info/x", None, None, False),
+    ]
+    ref = transfer.put_dataproto(data, "step-1", schema=schema)
+    assert ref.manifest_key.startswith("rl/step-1/")
+    assert equal(transfer.get(ref, **NUMPY)["batch"], data.batch)
+    ref = transfer.put_legacy_dict({"a": {"b": 1}}, schema=[FieldSchema("a/b")])
+    assert transfer.get(ref) == {"a": {"b": 1}}
+    store.data.clear()
+    for wrong, text in [
+        (FieldSchema("batch/no"), "'batch/no' is missing"),
+        (FieldSchema("batch/ids/deeper"), "is missing"),
+        (FieldSchema("batch/ids", "int32"), "type int64, not int32"),
+        (FieldSchema("batch/ids", shape=(2,)), "shape"),
+        (FieldSchema("batch/ids", shape=(2, 4)), "shape"),
+        (FieldSchema("meta_info", "int64"), "type None"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            transfer.put_dataproto(data, schema=[wrong])
+    assert not store.data
 
 
 def test_what_json_cannot_say_is_refused_with_its_path() -> None:

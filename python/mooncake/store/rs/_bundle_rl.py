@@ -6,7 +6,8 @@ else goes into the metadata as JSON. There is no pickle: what JSON cannot say is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from .._numpy import np
@@ -15,6 +16,7 @@ from .._tensor_host import HostTensor, check_framework, to_host, to_user
 from . import _bundle_manifest as manifests
 from ._bundle_read import describe, named_dtype
 from ._bundle_types import (
+    FieldSchema,
     Progress,
     RemoteBundleRef,
     StructuredObjectPayload,
@@ -25,6 +27,7 @@ from ._bundle_types import (
 _DEPTH_MAX = 64
 _SCALAR_BYTES_MAX = 256
 _TREE = "tree"
+_ABSENT = object()
 _DATAPROTO_PARTS = ("batch", "non_tensor_batch", "meta_info")
 
 
@@ -70,7 +73,7 @@ class RlMethods:
             >>> ref = transfer.put({"tokens": array, "step": 7})    # doctest: +SKIP
         """
         if type == "dataproto":
-            value = {name: _part(getattr(value, name)) for name in _DATAPROTO_PARTS}
+            value = _parts(value)
         elif type != "dict":
             raise ValueError(f"type must be 'dict' or 'dataproto', not {type!r}")
         if not isinstance(value, Mapping):
@@ -80,6 +83,77 @@ class RlMethods:
         payload = StructuredObjectPayload({"layout": type, _TREE: tree}, members)
         return self.put_structured_object(
             payload, partition, chunk_bytes, policy, max_inflight_put, progress=progress
+        )
+
+    def put_dataproto(
+        self,
+        value: Any,
+        partition: str = "default",
+        chunk_bytes: int | None = None,
+        policy: Any = None,
+        max_inflight_put: int | None = None,
+        *,
+        schema: Iterable[FieldSchema] | None = None,
+        progress: Progress | None = None,
+    ) -> RemoteBundleRef:
+        """``put`` of an object with ``batch``, ``non_tensor_batch`` and ``meta_info``.
+
+        Args:
+            schema: what its fields have to be, if given.
+            partition, chunk_bytes, policy, max_inflight_put, progress: as ``put_bundle``.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: as ``put``.
+            ValueError: a field that does not fit the schema; named.
+
+        Example:
+            >>> ref = transfer.put_dataproto(data, schema=[FieldSchema("batch/ids", "int64")])
+        """
+        value = _parts(value)
+        check_schema(value, schema)
+        return self.put(
+            SimpleNamespace(**value),
+            "dataproto",
+            partition=partition,
+            chunk_bytes=chunk_bytes,
+            policy=policy,
+            max_inflight_put=max_inflight_put,
+            progress=progress,
+        )
+
+    def put_legacy_dict(
+        self,
+        value: Mapping[Any, Any],
+        partition: str = "default",
+        chunk_bytes: int | None = None,
+        policy: Any = None,
+        max_inflight_put: int | None = None,
+        *,
+        schema: Iterable[FieldSchema] | None = None,
+        progress: Progress | None = None,
+    ) -> RemoteBundleRef:
+        """``put`` of a nested dict, under the name that older programs call.
+
+        Args:
+            schema: what its fields have to be, if given.
+            partition, chunk_bytes, policy, max_inflight_put, progress: as ``put_bundle``.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: as ``put``.
+            ValueError: a field that does not fit the schema; named.
+
+        Example:
+            >>> ref = transfer.put_legacy_dict({"tokens": array})   # doctest: +SKIP
+        """
+        check_schema(value, schema)
+        return self.put(
+            value,
+            "dict",
+            partition=partition,
+            chunk_bytes=chunk_bytes,
+            policy=policy,
+            max_inflight_put=max_inflight_put,
+            progress=progress,
         )
 
     def get(
@@ -150,11 +224,50 @@ class RlMethods:
         objects.clear()
 
 
+def _parts(value: Any) -> dict[str, dict[str, Any]]:
+    return {name: _part(getattr(value, name)) for name in _DATAPROTO_PARTS}
+
+
 def _part(value: Any) -> Any:
     """A part of a dataproto as a plain dict; tensor dicts have items()."""
     if value is None:
         return {}
     return {str(name): item for name, item in value.items()}
+
+
+def check_schema(value: Any, schema: Iterable[FieldSchema] | None) -> None:
+    """Refuse a nested dict that does not have the fields it should have.
+
+    Raises:
+        ValueError: a field that is missing, no array, of another type or shape; with its path.
+
+    Example:
+        >>> check_schema({"a": 1}, [FieldSchema("a"), FieldSchema("b", required=False)])
+    """
+    for field in schema or ():
+        at: Any = value
+        for name in field.name.split("/"):
+            at = at.get(name, _ABSENT) if isinstance(at, Mapping) else _ABSENT
+        if at is _ABSENT:
+            if field.required:
+                raise ValueError(f"field {field.name!r} is missing")
+            continue
+        if field.dtype is not None:
+            wanted, got = _type_name(field.dtype), _type_name(getattr(at, "dtype", None))
+            if wanted != got:
+                raise ValueError(f"field {field.name!r} has type {got}, not {wanted}")
+        if field.shape is not None:
+            shape = tuple(getattr(at, "shape", ()))
+            good = len(shape) == len(field.shape) and hasattr(at, "shape")
+            if not good or any(w not in (None, g) for w, g in zip(field.shape, shape)):
+                raise ValueError(f"field {field.name!r} has shape {shape}, not {field.shape}")
+
+
+def _type_name(dtype: Any) -> str:
+    """The name that NumPy and torch types of one kind share."""
+    if isinstance(dtype, type):
+        dtype = np.dtype(dtype)
+    return str(getattr(dtype, "name", dtype)).rsplit(".", 1)[-1]
 
 
 def _encode(value: Any, members: dict[str, Any], path: str, depth: int) -> Any:

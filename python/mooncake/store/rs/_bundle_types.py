@@ -58,6 +58,28 @@ class BundleTransferPolicy:
 
 
 @dataclass(frozen=True)
+class FieldSchema:
+    """What a field of a nested dict has to be; checked before anything is written.
+
+    Args:
+        name: the field's path, names joined by "/": "batch/ids" in a dataproto.
+        dtype: element type of an array or a tensor, a name such as "int64" or an object with one;
+            None: any, and no array is needed.
+        shape: lengths of its dimensions, None for one of any length; None: any shape.
+        required: whether a value without this field is refused.
+
+    Example:
+        >>> FieldSchema("batch/ids", "int64", (None, 512)).required
+        True
+    """
+
+    name: str
+    dtype: Any = None
+    shape: Sequence[int | None] | None = None
+    required: bool = True
+
+
+@dataclass(frozen=True)
 class RemoteBundleRef:
     """Names one stored bundle; JSON-able through ``export_ref``."""
 
