@@ -140,6 +140,25 @@ def test_every_public_method_has_an_example_and_its_types() -> None:
             assert "Error" in inspect.getdoc(method), f"{name} does not say what it raises"
 
 
+def test_the_store_class_has_the_types_of_its_calls(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    names = [
+        *("put", "put_from", "put_parts", "get_buffer", "get_size", "batch_get_buffer"),
+        *("batch_get_into", "get_into_ranges", "batch_is_exist", "batch_remove", "get"),
+        *("register_buffer", "unregister_buffer", "batch_put_from", "setup", "close"),
+    ]
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from mooncake.store import MooncakeDistributedStore\n"
+        "store = MooncakeDistributedStore()\n"
+        + "".join(f"store.{name}(nonsense=1)\n" for name in names)
+    )
+    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=300).stdout
+    accepted = [name for at, name in enumerate(names, 3) if f"program.py:{at}: error" not in told]
+    assert not accepted, told
+
+
 def test_a_store_says_what_it_is(sqlite_url: str) -> None:
     store = MooncakeDistributedStore()
     assert repr(store) == "<MooncakeDistributedStore, not set up>"
