@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import threading
 import time
@@ -190,3 +191,19 @@ def test_no_more_calls_run_than_workers_and_the_loop_stays_free() -> None:
 
     assert run(body, workers=3) > 5
     assert peak <= 3
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration(3), asyncio.CancelledError(), concurrent.futures.CancelledError()]
+)
+def test_what_an_event_loop_would_misread_is_a_runtime_error(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    async def body(store: FakeStore, cache: AsyncDistributedStore) -> None:
+        with pytest.raises(RuntimeError, match=type(error).__name__) as raised:
+            await asyncio.wait_for(cache.call(fail), 20)
+        assert raised.value.__cause__ is error
+        assert await cache.put("a", b"one") == 0
+
+    run(body)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -62,7 +62,9 @@ class AsyncDistributedStore:
         """Run any function (a tensor method, a bundle transfer) with the same guarantees.
 
         Raises:
-            RuntimeError: after ``close()``; and whatever the function raises.
+            RuntimeError: after ``close()``, and instead of a StopIteration or a CancelledError
+                of the function, which mean something else to an event loop.
+            Exception: whatever else the function raises.
 
         Example:
             >>> await cache.call(store.get_tensor, "weights")           # doctest: +SKIP
@@ -72,7 +74,7 @@ class AsyncDistributedStore:
         async with self._slots:
             if self._closed:
                 raise RuntimeError("AsyncDistributedStore is closed")
-            return await _finish(self._pool.submit(functools.partial(function, *args, **kwargs)))
+            return await _finish(self._pool.submit(_run, function, args, kwargs))
 
     async def close(self) -> None:
         """Wait for the calls that run and end the threads; idempotent. The store stays open.
@@ -379,6 +381,15 @@ class AsyncDistributedStore:
             self._store.get_into_ranges, *lists, **options
         )
         return results
+
+
+def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call, on a thread of the pool."""
+    try:
+        return function(*args, **kwargs)
+    except (StopIteration, asyncio.CancelledError, CancelledError) as error:
+        # No future takes a StopIteration, and who waits takes a CancelledError for its own.
+        raise RuntimeError(f"the function raised {type(error).__name__}: {error}") from error
 
 
 async def _finish(future: Future[Any]) -> Any:
