@@ -411,6 +411,61 @@ def test_fanout_keeps_results_in_order(
         store.setup(settings(sqlite_url))
 
 
+def test_fanout_is_the_same_call(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, sqlite_url: str
+) -> None:
+    class Counting(MooncakeDistributedStore):
+        calls = 0
+
+        def batch_put_from(self, *args: Any, **kwargs: Any) -> list[int]:
+            self.calls += 1
+            return super().batch_put_from(*args, **kwargs)
+
+    plain, fanned = Counting(), Counting()
+    plain.setup(settings(sqlite_url))
+    monkeypatch.setenv("MC_STORE_RS_PY_BATCH_PUT_FROM_FANOUT", "4")
+    fanned.setup(settings(sqlite_url))
+
+    def outcome(store: Counting, name: str, *args: Any, **kwargs: Any) -> Any:
+        lease = store.local_buffer_pool_try_acquire(64)
+        assert lease is not None
+        rows = [(f"{name}{i}", lease.ptr, 4) for i in range(4)]
+        keys, ptrs, sizes = (list(column) for column in zip(*rows))
+        cases: list[Any] = [
+            [None],
+            ["abc", ptrs[:3], sizes[:3]],
+            [b"abc"],
+            [["abc", "def"]],
+            [5],
+            [[*keys[:3], ""], ptrs, sizes],
+            [keys, [*ptrs[:3], "x"], sizes],
+            [keys, ptrs, [*sizes[:3], -1]],
+            [keys, ptrs],
+            [keys, None, sizes],
+            [keys, ptrs, sizes, None, None],
+            [[*rows[:3], (keys[3], 1)]],
+        ]
+        told: list[Any] = []
+        for case in cases:
+            with pytest.raises((TypeError, ValueError)) as raised:
+                store.batch_put_from(*case)
+            told.append((raised.type, str(raised.value).replace(name, "")))
+        assert store.batch_is_exist(keys) == [0] * 4
+        store.calls = 0
+        assert store.batch_put_from(iter(rows)) == [0] * 4 and store.calls == 1
+        assert store.batch_put_from(keys=tuple(keys), ptrs=ptrs, sizes=iter(sizes)) == [0] * 4
+        lease.release()
+        return told
+
+    assert outcome(fanned, "fanned") == outcome(plain, "plain")
+    call = fanned.batch_put_from
+    del fanned  # The method keeps it.
+    assert call([], [], []) == []
+    assert "registered memory" in (MooncakeDistributedStore.batch_put_from.__doc__ or "")
+    call.__self__.close()  # type: ignore[attr-defined]
+    plain.close()
+
+
 def test_sqlite_folder_is_created(settings: Settings, tmp_path: Path) -> None:
     store = set_up(**settings(f"sqlite://{tmp_path}/new/folder/cluster.db"))
     assert (tmp_path / "new/folder/cluster.db").exists()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import time
-import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, overload
 
 from . import _settings
 from ._native import native
 from ._observability import ObservabilityMethods
+from ._tensor_parallel import check_key, unsigned
 from ._tensors import TensorMethods
 
 _log = logging.getLogger("mooncake.store.rs.store")
@@ -38,6 +37,8 @@ class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.Nativ
         >>> store.get("key")                                                   # doctest: +SKIP
         b'value'
     """
+
+    _fanout = 1  # Parts of a batch_put_from.
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,11 +90,57 @@ class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.Nativ
         width = _fanout_width(environment)
         status = self._open(values, environment)
         _log.info("joined the cluster as %s", self.get_hostname())
-        self.__dict__.pop("batch_put_from", None)
-        if width > 1:
-            fanned = functools.partial(_put_fanned, weakref.ref(self), width)
-            self.__dict__["batch_put_from"] = fanned
+        self._fanout = width
         return status
+
+    def batch_put_from(
+        self,
+        keys: Iterable[Any],
+        ptrs: Iterable[int] | None = None,
+        sizes: Iterable[int] | None = None,
+        config: object = None,
+        *,
+        tenant: str | None = None,
+    ) -> list[int]:
+        """Store values from registered memory unless their keys have one.
+
+        Takes three lists, or one of (key, ptr, size). With
+        ``MC_STORE_RS_PY_BATCH_PUT_FROM_FANOUT=n`` in the environment of ``setup``, a batch goes out
+        as n contiguous parts at once.
+
+        Returns:
+            0 or a negative code each.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong; nothing was written.
+            RuntimeError: the store is not set up, or closed.
+
+        Example:
+            >>> store.batch_put_from(["a", "b"], [ptr, ptr + 64], [64, 64])
+            [0, 0]
+        """
+        put = super().batch_put_from
+        if self._fanout == 1:
+            return put(keys, ptrs, sizes, config, tenant=tenant)
+        lists = [_list(values) for values in (keys, ptrs, sizes)]
+        given = [values for values in lists if values is not None]
+        even = all(isinstance(v, list) and len(v) == len(given[0]) for v in given)
+        columns = _columns(*lists) if given and even and len(given) in (1, 3) else None
+        if not columns or len(columns[0]) < 2:
+            return put(lists[0], lists[1], lists[2], config, tenant=tenant)
+        step = -(-len(columns[0]) // self._fanout)
+
+        def put_part(start: int) -> list[int]:
+            names, addresses, lengths = (column[start : start + step] for column in columns)
+            return put(names, addresses, lengths, config, tenant=tenant)
+
+        count = len(columns[0])
+        start_unix_ns, start_ns = time.time_ns(), time.monotonic_ns()
+        with ThreadPoolExecutor(self._fanout, thread_name_prefix="mooncake-put") as pool:
+            codes = [c for part in pool.map(put_part, range(0, count, step)) for c in part]
+        duration_ns = time.monotonic_ns() - start_ns
+        native._trace_fanout(start_unix_ns, duration_ns, count, not any(codes))
+        return codes
 
     def setup_dummy(
         self,
@@ -133,9 +180,16 @@ class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.Nativ
             if text is not None:
                 values[name] = text
         status = self._open_dummy(values, _settings.environment())
-        self.__dict__.pop("batch_put_from", None)
+        self._fanout = 1
         _log.info("connected to the daemon at %s", server_address)
         return status
+
+
+def _list(values: Any) -> Any:
+    """A list of its own for any iterable; what is none, or one text, as it is."""
+    if isinstance(values, (str, bytes, bytearray, memoryview)) or not hasattr(values, "__iter__"):
+        return values
+    return list(values)
 
 
 def _fanout_width(environment: Mapping[str, str]) -> int:
@@ -145,34 +199,23 @@ def _fanout_width(environment: Mapping[str, str]) -> int:
     return min(int(text), 4 * (os.cpu_count() or 1))
 
 
-def _put_fanned(
-    reference: weakref.ref[MooncakeDistributedStore],
-    width: int,
-    keys: Any,
-    ptrs: Any = None,
-    sizes: Any = None,
-    config: Any = None,
-    *,
-    tenant: str | None = None,
-) -> list[int]:
-    """``batch_put_from`` in contiguous parts, each on a thread of its own."""
-    store = reference()
-    assert store is not None, "the caller holds it"
-    put = type(store).batch_put_from
-    lists = [list(part) for part in (keys, ptrs, sizes) if part is not None]
-    count = len(lists[0])
-    step = -(-count // width)
-    options: dict[str, Any] = {"config": config, "tenant": tenant}
-    if step == 0 or any(len(part) != count for part in lists):
-        return put(store, keys, ptrs, sizes, **options)
+def _columns(keys: Any, ptrs: Any, sizes: Any) -> list[list[Any]] | None:
+    """Keys, ptrs and sizes of a batch that may be divided; None when it is to go as one call.
 
-    def put_part(start: int) -> list[int]:
-        parts = [part[start : start + step] for part in lists]
-        return put(store, *parts, **options)
-
-    start_unix_ns, start_ns = time.time_ns(), time.monotonic_ns()
-    with ThreadPoolExecutor(width, thread_name_prefix="mooncake-put") as pool:
-        codes = [code for part in pool.map(put_part, range(0, count, step)) for code in part]
-    duration_ns = time.monotonic_ns() - start_ns
-    native._trace_fanout(start_unix_ns, duration_ns, count, not any(codes))
-    return codes
+    Also None for what is wrong, as the one call then says what it is, and writes nothing; and for
+    keys that come again, of which the first wins.
+    """
+    rows = keys if ptrs is None and sizes is None else zip(keys, ptrs, sizes)
+    names, addresses, lengths = [], [], []
+    for row in rows:
+        if isinstance(row, (str, bytes, bytearray, memoryview)):
+            return None
+        try:
+            key, ptr, size = row
+            check_key("key", key)
+            addresses.append(unsigned("ptr", ptr))
+            lengths.append(unsigned("size", size))
+        except (TypeError, ValueError):
+            return None
+        names.append(key)
+    return [names, addresses, lengths] if len(set(names)) == len(names) else None
