@@ -10,6 +10,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import mooncake
 import mooncake.buffer_pool
@@ -55,6 +56,10 @@ def test_import_of_the_store_loads_no_array_library_and_prints_nothing() -> None
     )
     done = run(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_export_set_is_sorted() -> None:
+    assert mooncake.store.__all__ == sorted(set(mooncake.store.__all__))
 
 
 def test_one_object_under_all_names() -> None:
@@ -176,6 +181,25 @@ def test_replicate_config() -> None:
     assert config.preferred_segments == ["a"] and config.prefer_local is True
     config.group_ids = ["g"]  # type: ignore[attr-defined]
     assert not hasattr(ReplicateConfig(), "group_ids")
+
+
+@pytest.mark.parametrize("wrong", [5, b"x", None, "\ud800"])
+@pytest.mark.parametrize("name", ["server_address", "keyspace", "worker_scope"])
+def test_a_wrong_text_for_dummy_mode_is_named(name: str, wrong: Any) -> None:
+    if wrong is None and name != "server_address":
+        return
+    arguments: dict[str, Any] = {"server_address": "127.0.0.1:1", name: wrong}
+    with pytest.raises((TypeError, ValueError), match=f"setup_dummy: {name} "):
+        MooncakeDistributedStore().setup_dummy(1, 1, **arguments)
+
+
+def test_a_text_that_is_not_utf8_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, settings = MooncakeDistributedStore(), {"local_hostname": "h", "metadata_url": "x"}
+    with pytest.raises(ValueError, match="setup: tenant is"):
+        store.setup({**settings, "tenant": "\ud800"})
+    monkeypatch.setenv("MC_STORE_RS_TENANT", "\udcff")
+    with pytest.raises(ValueError, match="MC_STORE_RS_TENANT is"):
+        store.setup(settings)
 
 
 def test_dummy_mode_without_a_daemon_names_its_address() -> None:

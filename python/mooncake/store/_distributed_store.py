@@ -175,10 +175,12 @@ class MooncakeDistributedStore(TensorMethods, ObservabilityMethods, native.Nativ
             0
         """
         del mem_pool_size, local_buffer_size
-        values = {"server_address": server_address}
-        for name, text in (("keyspace", keyspace), ("worker_scope", worker_scope)):
-            if text is not None:
-                values[name] = text
+        given = {"keyspace": keyspace, "worker_scope": worker_scope}
+        texts = {name: text for name, text in given.items() if text is not None}
+        values = {
+            name: _settings.checked_text("setup_dummy", name, text)
+            for name, text in {"server_address": server_address, **texts}.items()
+        }
         status = self._open_dummy(values, _settings.environment())
         self._fanout = 1
         _log.info("connected to the daemon at %s", server_address)

@@ -65,7 +65,27 @@ def settings_of(
 def environment() -> dict[str, str]:
     """The variables that settings may come from."""
     prefixes = ("MC_", "MOONCAKE_", "OTEL_")
-    return {n: text for n, text in os.environ.items() if n.startswith(prefixes)}
+    return {n: _utf8(n, text) for n, text in os.environ.items() if n.startswith(prefixes)}
+
+
+def checked_text(method: str, name: str, value: Any) -> str:
+    """A text for the native part.
+
+    Raises:
+        TypeError: no str; names the argument.
+        ValueError: it cannot be encoded as UTF-8.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{method}: {name} must be str, got {type(value).__name__}")
+    return _utf8(f"{method}: {name}", value)
+
+
+def _utf8(what: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is {text!r}, which is not valid UTF-8") from error
+    return text
 
 
 def _from_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +160,7 @@ def _resolve_lease(given: dict[str, Any], environment: Mapping[str, str]) -> Non
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return checked_text("setup", name, value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if name in ("labels", "label"):
