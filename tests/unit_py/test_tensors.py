@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,17 @@ def test_put_from_takes_a_tensor_or_a_raw_buffer() -> None:
     other = np.frombuffer(store.get("a"), np.uint8).copy()
     with pytest.raises(RuntimeError, match="status -1"):
         store.put_tensor_from("d", int(other.ctypes.data), other.size)
+
+
+def test_the_memory_of_a_device_is_not_written_to() -> None:
+    store, into = TensorStore(), np.zeros(3, np.int32)
+    store.put_tensor("k", grid(3))
+    duck: Any = DuckTensor(into, "torch.int32")
+    assert store.get_tensor("k", tensor=duck) is duck
+    same(into, grid(3))
+    duck.device = SimpleNamespace(type="cuda")
+    with pytest.raises(TypeError, match="cannot write into"):
+        store.get_tensor("k", tensor=duck)
 
 
 def test_addresses_may_be_any_integers_but_no_others() -> None:

@@ -131,7 +131,7 @@ def _from_torch(key: str, tensor: Any) -> HostTensor:
     for step in ("detach", "resolve_conj", "resolve_neg"):
         if hasattr(tensor, step):
             tensor = getattr(tensor, step)()
-    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+    if not _on_host(tensor):
         tensor = tensor.cpu()
     if not tensor.is_contiguous():
         if not hasattr(tensor, "contiguous"):
@@ -142,6 +142,14 @@ def _from_torch(key: str, tensor: Any) -> HostTensor:
     if size != byte_count(dtype, shape):
         raise ValueError(f"{key!r}: {size} bytes do not match {dtype.name} of shape {shape}")
     return HostTensor(memory_view(int(tensor.data_ptr()), size, tensor), dtype, shape)
+
+
+def _on_host(tensor: Any) -> bool:
+    return bool(getattr(getattr(tensor, "device", None), "type", "cpu") == "cpu")
+
+
+def _is_plain_memory(tensor: Any) -> bool:
+    return hasattr(tensor, "data_ptr") and bool(tensor.is_contiguous()) and _on_host(tensor)
 
 
 def _as_array(key: str, tensor: Any) -> npt.NDArray[Any]:
@@ -304,7 +312,7 @@ def copy_out(key: str, host: HostTensor, destination: Any) -> Any:
         # Autograd forbids to write into a parameter itself.
         plain = destination.detach() if hasattr(destination, "detach") else destination
         plain.copy_(to_user(host, "torch"))
-    elif hasattr(destination, "data_ptr") and destination.is_contiguous():
+    elif _is_plain_memory(destination):
         memory_view(int(destination.data_ptr()), host.data.size)[...] = host.data
     else:
         raise TypeError(f"{key!r}: cannot write into a {type(destination).__name__}")
