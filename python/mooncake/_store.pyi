@@ -97,6 +97,8 @@ class NativeStore:
         sizes: _Rows | None = None,
         config: object = None,
         *,
+        all_ptrs: _Rows | None = None,
+        all_sizes: _Rows | None = None,
         tenant: str | None = None,
     ) -> list[int]: ...
     def batch_get_into_multi_buffers(
@@ -106,6 +108,8 @@ class NativeStore:
         sizes: _Rows | None = None,
         prefer_alloc_in_same_node: bool = False,
         *,
+        all_ptrs: _Rows | None = None,
+        all_sizes: _Rows | None = None,
         tenant: str | None = None,
     ) -> list[int]: ...
     def get_into_ranges(

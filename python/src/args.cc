@@ -13,6 +13,8 @@ constexpr size_t kNotFound = SIZE_MAX;
 size_t IndexOf(const SignatureView& signature, PyObject* name) {
   for (size_t i = 0; i < signature.count; ++i) {
     if (PyUnicode_CompareWithASCIIString(name, signature.names[i]) == 0) return i;
+    const char* other = signature.other_names[i];
+    if (other != nullptr && PyUnicode_CompareWithASCIIString(name, other) == 0) return i;
   }
   return kNotFound;
 }

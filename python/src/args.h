@@ -16,13 +16,15 @@
 namespace mooncake::python {
 
 // One method's parameters: `positional` of them may be given by position, the first `required`
-// must be given, None stands for absent in the others.
+// must be given, None stands for absent in the others. A parameter may have another name as a
+// keyword, or nullptr.
 template <size_t kCount>
 struct Signature {
   const char* method;
   std::array<const char*, kCount> names;
   size_t positional;
   size_t required;
+  std::array<const char*, kCount> other_names{};
 };
 
 struct SignatureView {
@@ -31,6 +33,7 @@ struct SignatureView {
   size_t count;
   size_t positional;
   size_t required;
+  const char* const* other_names;
 };
 
 // The arguments of one call, as METH_FASTCALL | METH_KEYWORDS hands them over. Borrowed.
@@ -47,8 +50,9 @@ template <size_t kCount>
 bool ParseArgs(const Signature<kCount>& signature, const CallArgs& args,
                std::array<PyObject*, kCount>& parsed) {
   parsed.fill(nullptr);
-  const SignatureView view{signature.method, signature.names.data(), kCount, signature.positional,
-                           signature.required};
+  const SignatureView view{
+      signature.method,     signature.names.data(), kCount,
+      signature.positional, signature.required,     signature.other_names.data()};
   return ParseArgs(view, args, parsed.data());
 }
 

@@ -141,8 +141,11 @@ std::vector<size_t> Select(const Call& call, Use use, const Batch& batch) {
   return sent;
 }
 
-constexpr Signature<5> kPut{
-    "batch_put_from_multi_buffers", {"keys", "ptrs", "sizes", "config", "tenant"}, 4, 1};
+constexpr Signature<5> kPut{"batch_put_from_multi_buffers",
+                            {"keys", "ptrs", "sizes", "config", "tenant"},
+                            4,
+                            1,
+                            {nullptr, "all_ptrs", "all_sizes"}};
 
 PyObject* BatchPutFrom(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 5> given;
@@ -180,7 +183,8 @@ PyObject* BatchPutFrom(PyObject* self, const CallArgs& args) {
 constexpr Signature<5> kGet{"batch_get_into_multi_buffers",
                             {"keys", "ptrs", "sizes", "prefer_alloc_in_same_node", "tenant"},
                             4,
-                            1};
+                            1,
+                            {nullptr, "all_ptrs", "all_sizes"}};
 
 PyObject* BatchGetInto(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 5> given;
@@ -221,19 +225,22 @@ const PyMethodDef kMethods[] = {
     Method<BatchPutFrom>(
         "batch_put_from_multi_buffers",
         "batch_put_from_multi_buffers($self, keys, ptrs=None, sizes=None, config=None, *, "
-        "tenant=None)\n--\n\n"
+        "all_ptrs=None, all_sizes=None, tenant=None)\n--\n\n"
         "Store values that are gathered from many registered ranges each, unless their keys\n"
         "have one: keys and two lists of lists, or one list of (key, ptrs, sizes),\n"
-        "(key, [(ptr, size), ...]) or (key, [bytes, ...]).\n"
+        "(key, [(ptr, size), ...]) or (key, [bytes, ...]). all_ptrs= and all_sizes= are other\n"
+        "names of ptrs= and sizes=.\n"
         "Returns 0 or a negative code each." MC_CALL_ERRORS "\n\nExample:\n"
         "    >>> store.batch_put_from_multi_buffers([\"a\"], [[k_ptr, v_ptr]], [[64, 64]])\n"
         "    [0]\n"),
     Method<BatchGetInto>(
         "batch_get_into_multi_buffers",
         "batch_get_into_multi_buffers($self, keys, ptrs=None, sizes=None, "
-        "prefer_alloc_in_same_node=False, *, tenant=None)\n--\n\n"
+        "prefer_alloc_in_same_node=False, *, all_ptrs=None, all_sizes=None, "
+        "tenant=None)\n--\n\n"
         "Read values into many registered ranges each, filled in order: keys and two lists of\n"
-        "lists, or one list of (key, ptrs, sizes) or (key, [(ptr, size), ...]).\n"
+        "lists, or one list of (key, ptrs, sizes) or (key, [(ptr, size), ...]). all_ptrs= and\n"
+        "all_sizes= are other names of ptrs= and sizes=.\n"
         "Returns the size in bytes or a negative code each, as get_into does." MC_CALL_ERRORS
         "\n\nExample:\n"
         "    >>> store.batch_get_into_multi_buffers([\"a\"], [[k_ptr, v_ptr]], [[64, 64]])\n"

@@ -56,6 +56,21 @@ def test_what_callers_pass_by_position_is_taken_so(name: str) -> None:
     assert inspect.signature(method).bind(*POSITIONAL[name])
 
 
+def test_the_lists_of_many_buffers_have_two_names(
+    store: MooncakeDistributedStore, buffer: int
+) -> None:
+    names = {"all_ptrs": [[buffer, buffer]], "all_sizes": [[3, 4]]}
+    assert store.batch_put_from_multi_buffers(["k"], **names) == [0]
+    assert store.batch_get_into_multi_buffers(["k"], **names) == [7]
+    both = {"ptrs": [[buffer]], "all_ptrs": [[buffer]], "sizes": [[1]]}
+    for call in (store.batch_put_from_multi_buffers, store.batch_get_into_multi_buffers):
+        assert {"ptrs", "sizes", *names} <= set(inspect.signature(call).parameters)
+        with pytest.raises(TypeError, match="multiple values"):
+            call(["k"], **both)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'all_ptrs'"):
+        store.batch_put_from(["k"], all_ptrs=[buffer], sizes=[1])  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     "name", ["put", "get", "batch_get", "is_exist", "remove", "get_into", "batch_get_into"]
 )
