@@ -76,8 +76,9 @@ PyObject* PutCutFrom(PyObject* self, const CallArgs& args) {
   if (!Fits(cut, size)) return RaiseValue("%s: the runs do not fit the buffer", kMethod);
   const Call call(self, kMethod);
   if (!call) return nullptr;
-  if (!MayTouch(*call.store(), address, size)) {
-    LogRefused(kMethod, address, size);
+  const MemoryHold hold(*call.store());
+  if (!MayTouch(*call.store(), address, size, Use::kSource)) {
+    LogRefused(kMethod, address, size, Use::kSource);
     call->CountRefused();
     return PyLong_FromLong(-1);
   }
@@ -114,8 +115,9 @@ PyObject* CopyInto(PyObject* self, const CallArgs& args) {
   }
   const Call call(self, kMethod);
   if (!call) return nullptr;
-  if (!MayTouch(*call.store(), address, size)) {
-    LogRefused(kMethod, address, size);
+  const MemoryHold hold(*call.store());
+  if (!MayTouch(*call.store(), address, size, Use::kTarget)) {
+    LogRefused(kMethod, address, size, Use::kTarget);
     call->CountRefused();
     return PyLong_FromLong(kRefusedCode);
   }
@@ -142,8 +144,9 @@ PyObject* CopyOut(PyObject* self, const CallArgs& args) {
   }
   const Call call(self, kMethod);
   if (!call) return nullptr;
-  if (!MayTouch(*call.store(), address, size)) {
-    LogRefused(kMethod, address, size);
+  const MemoryHold hold(*call.store());
+  if (!MayTouch(*call.store(), address, size, Use::kSource)) {
+    LogRefused(kMethod, address, size, Use::kSource);
     call->CountRefused();
     Py_RETURN_NONE;
   }
