@@ -117,7 +117,12 @@ def test_a_dataproto_is_stored_as_its_three_parts() -> None:
         non_tensor_batch={"uid": np.array(["a", "b"], dtype=object)},
         meta_info={"step": 3},
     )
-    got = transfer.get(transfer.put(proto, type="dataproto"), **NUMPY)
+    ref = transfer.put(proto, type="dataproto")
+    got = transfer.get(ref, type="dataproto", **NUMPY)
+    with pytest.raises(ValueError, match="stored as 'dataproto', not as 'dict'"):
+        transfer.get(ref, "dict")
+    with pytest.raises(ValueError, match="'dict' or 'dataproto'"):
+        transfer.get(ref, "pickle")
     assert got["meta_info"] == {"step": 3}
     assert equal(got["batch"], proto.batch)
     assert equal(got["non_tensor_batch"], proto.non_tensor_batch)

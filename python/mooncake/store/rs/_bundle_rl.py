@@ -28,6 +28,8 @@ _DEPTH_MAX = 64
 _SCALAR_BYTES_MAX = 256
 _TREE = "tree"
 _ABSENT = object()
+_TYPES = ("dict", "dataproto")
+_TYPE_NAMES = "'dict' or 'dataproto'"
 _DATAPROTO_PARTS = ("batch", "non_tensor_batch", "meta_info")
 
 
@@ -75,7 +77,7 @@ class RlMethods:
         if type == "dataproto":
             value = _parts(value)
         elif type != "dict":
-            raise ValueError(f"type must be 'dict' or 'dataproto', not {type!r}")
+            raise ValueError(f"type must be {_TYPE_NAMES}, not {type!r}")
         if not isinstance(value, Mapping):
             raise TypeError(f"a dict is needed, not {value.__class__.__name__}")
         members: dict[str, Any] = {}
@@ -159,6 +161,7 @@ class RlMethods:
     def get(
         self,
         ref: Any,
+        type: str | None = None,
         *,
         framework: str | None = None,
         progress: Progress | None = None,
@@ -166,6 +169,7 @@ class RlMethods:
         """Read what ``put`` stored.
 
         Args:
+            type: the one that was given to ``put``, to be checked; None: either.
             framework: for what was a tensor: "torch" or "numpy"; None: torch where it is installed.
 
         Returns:
@@ -180,7 +184,12 @@ class RlMethods:
             7
         """
         framework = check_framework(framework)
+        if type not in (None, *_TYPES):
+            raise ValueError(f"type must be {_TYPE_NAMES}, not {type!r}")
         result = self.materialize(self.read_spec(ref), progress=progress)
+        layout = result.metadata["layout"]
+        if type is not None and layout != type:
+            raise ValueError(f"the object was stored as {layout!r}, not as {type!r}")
         tree = result.metadata.get(_TREE)
         value = _decode(tree, result.objects, framework, 0)
         if not isinstance(value, dict):
