@@ -25,6 +25,11 @@ def values(store: Any, ptr: int) -> None:
         assert store.batch_put([("a", value), ("b", b"")]) == 0
         assert store.put_from("f", ptr, 4096) == 0
         assert store.batch_put_from(["g", "h", "i"], [ptr, ptr, 8], [64, 4096, 64])[:2] == [0, 0]
+        for runs in ((0, 2, 8, 16), (9, 100, 8, 16)):
+            assert store._put_cut_from("c", b"head", ptr, 4096, *runs) == 0
+        assert store._put_cut_from("c", b"head", 8, 4096, 0, 1, 8, 0) == -1
+        assert store._copy_into(ptr, 64, 8, value[:56]) == 0 and store._copy_into(8, 8, 0, b"") < 0
+        assert store._copy_out(ptr + 8, 56) == value[:56] and store._copy_out(8, 8) is None
         rows = [[ptr, ptr + 4096]]
         assert store.batch_put_from_multi_buffers([f"m{turn}"], rows, [[100, 100]]) == [0]
         assert store.get_into("k", ptr, 65536) == len(value)
