@@ -102,7 +102,7 @@ bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value) {
   Ref index;
   if (!PyLong_CheckExact(object)) {
     if (PyBool_Check(object) || !PyIndex_Check(object)) return WrongType(where, "int", object);
-    index = Ref(PyNumber_Index(object));
+    index = Ref(OrPark([object] { return PyNumber_Index(object); }));
     if (!index) return false;
     object = index.get();
   }
@@ -114,7 +114,7 @@ bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value) {
 }
 
 bool FlagFrom(PyObject* object, bool* flag) {
-  const int truth = object == nullptr ? 0 : PyObject_IsTrue(object);
+  const int truth = object == nullptr ? 0 : OrPark([object] { return PyObject_IsTrue(object); });
   *flag = truth > 0;
   return truth >= 0;
 }
@@ -128,7 +128,7 @@ Ref TupleFrom(PyObject* object, const Where& where) {
     WrongType(where, "a list", object);
     return Ref();
   }
-  return Ref(PySequence_Tuple(iterator.get()));
+  return Ref(OrPark([&iterator] { return PySequence_Tuple(iterator.get()); }));
 }
 
 bool KeysFrom(PyObject* tuple, const Where& where, std::vector<std::string_view>* keys) {

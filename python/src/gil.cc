@@ -1,9 +1,12 @@
 #include "gil.h"
 
 #include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 
+#include "object.h"
 #include "obs/phase_span.h"
 
 namespace mooncake::python {
@@ -14,7 +17,18 @@ thread_local PyThreadState* t_saved_state = nullptr;
 
 std::atomic<uint64_t> g_fork_generation = 0;
 
+void TakeGil(PyThreadState* state) {
+  OrPark([state] { PyEval_RestoreThread(state); });
+}
+
 }  // namespace
+
+void ParkThread() noexcept {
+  sigset_t all;  // For the threads that can still handle them.
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  while (true) pause();
+}
 
 WithoutGil::WithoutGil() : state_(PyEval_SaveThread()) {
   t_saved_state = state_;
@@ -23,13 +37,13 @@ WithoutGil::WithoutGil() : state_(PyEval_SaveThread()) {
 
 WithoutGil::~WithoutGil() {
   t_saved_state = nullptr;
-  PyEval_RestoreThread(state_);
+  TakeGil(state_);
   // What the caller waited for the interpreter.
   if (obs::Tracer::OfProcess().enabled()) [[unlikely]]
     obs::WriteAfterCall("python.bridge");
 }
 
-WithGil::WithGil() { PyEval_RestoreThread(t_saved_state); }
+WithGil::WithGil() { TakeGil(t_saved_state); }
 
 WithGil::~WithGil() { t_saved_state = PyEval_SaveThread(); }
 

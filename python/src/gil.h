@@ -7,7 +7,8 @@
 
 namespace mooncake::python {
 
-// Gives the GIL up for as long as it lives, so that other Python threads run.
+// Gives the GIL up for as long as it lives, so that other Python threads run. A daemon thread that
+// wants it back when the interpreter is ending gets no further (see OrPark).
 class WithoutGil {
  public:
   WithoutGil();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "gil.h"
 #include "mooncake/observability.h"
 #include "obs/tracer.h"
 
@@ -28,7 +29,7 @@ std::string Start(const std::string& bind_addr, const Texts& environment) {
   const TraceConfig trace = OrThrow(TraceConfigFromEnvironment(environment));
   Result<std::string> started = std::string();
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     started = StartMetricsServer(bind_addr, trace);
   }
   return OrThrow(std::move(started));
@@ -40,7 +41,7 @@ void Init(const std::string& filter, const Texts& environment) {
   if (!filter.empty()) trace.filter = filter;
   Status started;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     started = InitTracing(trace);
   }
   if (!started.ok()) throw py::value_error(started.error().context);
@@ -67,15 +68,15 @@ void TraceFanout(uint64_t start_unix_ns, uint64_t duration_ns, uint64_t items, b
 }  // namespace
 
 void AddObservability(py::module_& module) {
-  using WithoutGil = py::call_guard<py::gil_scoped_release>;
+  using Released = py::call_guard<WithoutGil>;
   module.def("_trace_fanout", &TraceFanout, py::arg("start_unix_ns"), py::arg("duration_ns"),
-             py::arg("items"), py::arg("good"), WithoutGil());
+             py::arg("items"), py::arg("good"), Released());
   module.def("_init_tracing", &Init, py::arg("filter"), py::arg("environment"));
   module.def("_start_metrics_server", &Start, py::arg("bind_addr"), py::arg("environment"));
-  module.def("_stop_metrics_server", &StopMetricsServer, WithoutGil());
-  module.def("_stop_tracing", &StopTracing, WithoutGil());
-  module.def("_metrics_server_address", &MetricsServerAddress, WithoutGil());
-  module.def("_process_metrics_text", &ProcessMetricsText, WithoutGil());
+  module.def("_stop_metrics_server", &StopMetricsServer, Released());
+  module.def("_stop_tracing", &StopTracing, Released());
+  module.def("_metrics_server_address", &MetricsServerAddress, Released());
+  module.def("_process_metrics_text", &ProcessMetricsText, Released());
   // The server's thread may not outlive what the interpreter's end destroys.
   py::module_::import("atexit").attr("register")(module.attr("_stop_metrics_server"));
   py::module_::import("atexit").attr("register")(module.attr("_stop_tracing"));

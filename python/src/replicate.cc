@@ -28,7 +28,7 @@ bool IsConfig(PyObject* object) {
 
 // The attribute, or an empty reference when there is none. False: an exception is set.
 bool Attribute(PyObject* object, const char* name, Ref* value) {
-  *value = Ref(PyObject_GetAttrString(object, name));
+  *value = Ref(OrPark([=] { return PyObject_GetAttrString(object, name); }));
   if (!*value) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
     PyErr_Clear();

@@ -17,6 +17,7 @@
 #include "gil.h"
 #include "mooncake/observability.h"
 #include "mooncake/store.h"
+#include "object.h"
 
 namespace mooncake::python {
 
@@ -59,7 +60,7 @@ template <auto kFunction>
 PyObject* Entry(PyObject* self, PyObject* const* values, Py_ssize_t count,
                 PyObject* keywords) noexcept {
   try {
-    return kFunction(self, CallArgs{values, count, keywords});
+    return OrPark([&] { return kFunction(self, CallArgs{values, count, keywords}); });
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   } catch (const std::exception& failure) {

@@ -9,14 +9,22 @@ namespace {
 
 constexpr char kExpected[] = "bytes or another C-contiguous buffer";
 
+Ref CallMethod(PyObject* object, const char* method) {
+  return Ref(OrPark([=] { return PyObject_CallMethod(object, method, nullptr); }));
+}
+
+Ref Attribute(PyObject* object, const char* name) {
+  return Ref(OrPark([=] { return PyObject_GetAttrString(object, name); }));
+}
+
 // A call of a method without arguments whose result is an unsigned integer.
 bool CallForUnsigned(PyObject* object, const char* method, const Where& where, uint64_t* value) {
-  const Ref result(PyObject_CallMethod(object, method, nullptr));
+  const Ref result = CallMethod(object, method);
   return result && UnsignedFrom(result.get(), where, value);
 }
 
 bool CallForFlag(PyObject* object, const char* method, bool* flag) {
-  const Ref result(PyObject_CallMethod(object, method, nullptr));
+  const Ref result = CallMethod(object, method);
   return result && FlagFrom(result.get(), flag);
 }
 
@@ -41,10 +49,10 @@ bool HasAddresses(std::string_view format) {
 bool HasObjects(PyObject* array, bool* has) {
   Ref flag;
   if (PyObject_HasAttrString(array, "dtype")) {
-    const Ref type(PyObject_GetAttrString(array, "dtype"));
+    const Ref type = Attribute(array, "dtype");
     if (!type) return false;
     if (PyObject_HasAttrString(type.get(), "hasobject")) {
-      flag = Ref(PyObject_GetAttrString(type.get(), "hasobject"));
+      flag = Attribute(type.get(), "hasobject");
       if (!flag) return false;
     }
   }
@@ -57,7 +65,7 @@ Ref Resolved(PyObject* tensor) {
   Ref resolved = Ref::Borrow(tensor);
   for (const char* method : {"resolve_conj", "resolve_neg"}) {
     if (resolved && PyObject_HasAttrString(resolved.get(), method)) {
-      resolved = Ref(PyObject_CallMethod(resolved.get(), method, nullptr));
+      resolved = Ref(OrPark([&] { return PyObject_CallMethod(resolved.get(), method, nullptr); }));
     }
   }
   return resolved;
@@ -65,9 +73,9 @@ Ref Resolved(PyObject* tensor) {
 
 // Whether the tensor lies in memory that a CPU can read.
 bool IsOnHost(PyObject* tensor, bool* on_host) {
-  const Ref device(PyObject_GetAttrString(tensor, "device"));
+  const Ref device = Attribute(tensor, "device");
   if (!device) return false;
-  const Ref type(PyObject_GetAttrString(device.get(), "type"));
+  const Ref type = Attribute(device.get(), "type");
   if (!type) return false;
   *on_host =
       PyUnicode_Check(type.get()) && PyUnicode_CompareWithASCIIString(type.get(), "cpu") == 0;
@@ -77,7 +85,8 @@ bool IsOnHost(PyObject* tensor, bool* on_host) {
 }  // namespace
 
 HeldBytes::~HeldBytes() {
-  if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  // An exporter may be written in Python, as of CPython 3.12.
+  if (view_.obj != nullptr) OrPark([this] { PyBuffer_Release(&view_); });
 }
 
 bool HeldBytes::Hold(PyObject* object, const Where& where) {
@@ -93,14 +102,17 @@ bool HeldBytes::Hold(PyObject* object, const Where& where) {
 
 bool HeldBytes::HoldBuffer(PyObject* object, const Where& where) {
   bool has_addresses = false;
-  if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
+  const auto view_as = [&](int flags) {
+    return OrPark([&] { return PyObject_GetBuffer(object, &view_, flags); });
+  };
+  if (view_as(PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
     has_addresses = view_.format != nullptr && HasAddresses(view_.format);
   } else {
     if (PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
     PyErr_Clear();
     // NumPy has no format for some of its types, for example dates.
     if (!HasObjects(object, &has_addresses)) return false;
-    if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) {
+    if (view_as(PyBUF_SIMPLE) != 0) {
       if (PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
       PyErr_Clear();
       RaiseType("%s must be %s; this %.100s is not C-contiguous", Describe(where).c_str(),

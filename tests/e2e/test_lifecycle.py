@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -344,6 +345,64 @@ def test_a_second_interrupt_ends_a_long_call(redis: Any, node: Callable[..., Any
     program.stdin.close()
     assert program.wait(15) == 0
     program.stdout.close()
+
+
+# Threads whose calls come back when the interpreter is ending; CPython lets none of them go on.
+ENDS_IN_CALLS = """
+    import os, signal, sys, threading, time
+    from mooncake.store import MooncakeDistributedStore
+    store = MooncakeDistributedStore()
+    store.setup("127.0.0.1", "", 64 << 20, 1 << 20, "tcp", "", "sqlite://" + sys.argv[1])
+    large = b"x" * (16 << 20)
+    store.put("k", b"v" * 100_000)
+    class Index:
+        def __index__(self):
+            return sum(range(1000))
+    def work():
+        while True:
+            {call}
+    for _ in range(4):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'store.get("k")',
+        'store.get_buffer("k")',
+        'store.put("l", b"v")',
+        'store.put("large", large)',
+        'store.batch_is_exist(["k"] * 50)',
+        "store.local_buffer_pool_try_acquire(Index())",
+    ],
+)
+def test_the_program_ends_while_daemon_threads_are_in_calls(tmp_path: Path, call: str) -> None:
+    for attempt in range(6):
+        check_program(ENDS_IN_CALLS.format(call=call), str(tmp_path / f"{attempt}.db"))
+
+
+ENDS_WAITING = """
+    import sys, threading, time
+    from mooncake.store import MooncakeDistributedStore
+    store = MooncakeDistributedStore()
+    store.setup("127.0.0.1", "", 0, 1 << 20, "tcp", "", sys.argv[1], routed_writes=True,
+                labels={"storage": "false"}, transfer_stall_timeout_ms=60_000)
+    threading.Thread(target=store.get, args=("k",), daemon=True).start()
+    time.sleep(0.5)
+"""
+
+
+def test_the_program_ends_while_a_daemon_thread_waits(
+    redis: Any, node: Callable[..., Any]
+) -> None:
+    owner = node(redis.url, stable_id="owner", **SMALL)
+    assert owner.put_all(["k"]) == [0]
+    owner.stop()
+    with at_most(30):
+        check_program(ENDS_WAITING, redis.url)
+    owner.cont()
 
 
 @pytest.mark.parametrize("name", ["put", "get", "get_buffer", "put_from", "get_into"])
