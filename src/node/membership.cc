@@ -74,6 +74,13 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
                       "for its lease to lapse",
                       record.id.stable_id, holder->id.ToString(), holder->endpoint));
     }
+    // Or somebody else has its port by now; then its lease will lapse.
+    if (answer == HolderAnswer::kStranger) {
+      return Conflict(
+          fmt::format("stable_id '{}': at the address of its holder {}, {}, is a node "
+                      "with another cluster_secret",
+                      record.id.stable_id, holder->id.ToString(), holder->endpoint));
+    }
     beside = holder->id.epoch;
     replace = answer == HolderAnswer::kGone;
   }

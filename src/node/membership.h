@@ -41,7 +41,7 @@ struct MembershipOptions {
 };
 
 // What Join needs to ask whether the holder of our stable_id still lives.
-enum class HolderAnswer { kAlive, kGone, kSilent };
+enum class HolderAnswer { kAlive, kGone, kSilent, kStranger };
 using AskHolder = std::function<HolderAnswer(const LeaseRecord& holder)>;
 
 class Membership {

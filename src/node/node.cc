@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "node/takeover.h"
 #include "obs/log.h"
@@ -18,6 +19,9 @@ constexpr uint64_t kFarewellMs = 1'500;
 constexpr uint64_t kHopelessMs = 200;  // After one that was not heard.
 constexpr uint64_t kTellMs = 1'500;
 constexpr uint64_t kFirstViewMs = 5'000;
+// Of the members, who are asked whether we are of one cluster before it counts on this node.
+constexpr size_t kAskedForSecretMax = 8;
+constexpr uint64_t kAskForSecretMs = 1'000;
 }  // namespace
 
 Node::Node(const NodeConfig& config, NodePorts ports, Private)
@@ -58,6 +62,7 @@ Status Node::Open() {
                                              ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());
   routes_ = std::make_unique<RouteTable>(extents_, membership_->slots(), &meter_);
+  MC_RETURN_IF_ERROR(CheckSecret());
   names_ = std::make_unique<NameTable>(membership_->self_name());
   peers_ = std::make_unique<Peers>(ports_.runtime, ports_.transport, *membership_, ports_.metrics,
                                    config_.options.stall_timeout_ms);
@@ -119,6 +124,7 @@ HolderAnswer Node::Ask(const LeaseRecord& holder) {
   call.deadline_ms = ports_.runtime.NowMs() + kHolderPingMs;
   call.observer = &reply;
   ports_.transport.CallMany({&call, 1});
+  if (call.failure == CallFailure::kStranger) return HolderAnswer::kStranger;
   if (!call.status.ok()) {
     return call.failure == CallFailure::kRefused ? HolderAnswer::kGone : HolderAnswer::kSilent;
   }
@@ -126,6 +132,37 @@ HolderAnswer Node::Ask(const LeaseRecord& holder) {
   const bool same = pong.ParseFromString(reply.text) && pong.node() == holder.id.ToString() &&
                     (holder.instance == 0 || pong.instance() == holder.instance);
   return same ? HolderAnswer::kAlive : HolderAnswer::kGone;
+}
+
+Status Node::CheckSecret() {
+  const ViewPtr view = membership_->view();
+  const std::string message = v1::PingRequest().SerializeAsString();
+  std::array<MessageReply, kAskedForSecretMax> replies;
+  std::vector<Call> calls;
+  std::vector<std::string> names;
+  for (const routing::ViewNode& node : view->nodes()) {
+    if (calls.size() == kAskedForSecretMax) break;
+    if (node.lease.id == membership_->self() || !node.readable) continue;
+    Call& call = calls.emplace_back();
+    call.endpoint = node.lease.endpoint;
+    call.type = static_cast<uint16_t>(MessageType::kPing);
+    call.message = message;
+    call.deadline_ms = ports_.runtime.NowMs() + kAskForSecretMs;
+    call.observer = &replies[calls.size() - 1];
+    names.push_back(node.lease.id.ToString());
+  }
+  if (calls.empty()) return Ok();
+  ports_.transport.CallMany(calls);
+  Status refused = Ok();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    // One who knows the secret says enough: who refuses may be a stranger on a dead node's port.
+    if (calls[i].status.ok()) return Ok();
+    if (calls[i].failure != CallFailure::kStranger) continue;
+    refused = TransportError(fmt::format(
+        "cluster_secret (MC_STORE_RS_CLUSTER_SECRET) is not that of the cluster: node {}: {}",
+        names[i], calls[i].status.error().context));
+  }
+  return refused;
 }
 
 Status Node::SetState(NodeState state) {

@@ -97,6 +97,8 @@ class Node {
  private:
   Status Open();
   Status JoinCluster();
+  // kTransport: the members that answer have another cluster secret.
+  Status CheckSecret();
   HolderAnswer Ask(const LeaseRecord& holder);
   std::vector<SegmentRecord> SegmentRecords() const;
   void Leave();

@@ -28,7 +28,8 @@ constexpr uint64_t kNsPerMs = 1'000'000;
 
 Error WithReason(Error error, CallFailure failure) {
   if (failure == CallFailure::kStalled) error.reason = ErrorReason::kTimeout;
-  if (failure == CallFailure::kRefused || failure == CallFailure::kBroken) {
+  if (failure == CallFailure::kRefused || failure == CallFailure::kBroken ||
+      failure == CallFailure::kStranger) {
     error.reason = ErrorReason::kOwnerDead;
   }
   return error;

@@ -56,10 +56,11 @@ class CallObserver {
 
 enum class CallFailure : uint8_t {
   kNone,
-  kRefused,  // Nobody listens there: the process is gone. Nothing was sent.
-  kBroken,   // The connection ended; the request may or may not have been served.
-  kStalled,  // No byte moved for the stall limit, or the deadline passed.
-  kLocal,    // This side gave up: closed, interrupted, out of descriptors, OnReply's error.
+  kRefused,   // Nobody listens there: the process is gone. Nothing was sent.
+  kBroken,    // The connection ended; the request may or may not have been served.
+  kStranger,  // The other end is there, and is not of this cluster: its secret differs.
+  kStalled,   // No byte moved for the stall limit, or the deadline passed.
+  kLocal,     // This side gave up: closed, interrupted, out of descriptors, OnReply's error.
 };
 
 struct Call {

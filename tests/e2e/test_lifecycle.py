@@ -170,6 +170,44 @@ def test_a_hundred_failed_setups_leave_nothing(
     store.close()
 
 
+@pytest.mark.parametrize("others", ["other", ""])
+@pytest.mark.parametrize("own", ["secret", ""])
+def test_a_stranger_to_the_cluster_is_not_set_up(
+    redis: Any,
+    node: Callable[..., Any],
+    settings: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    own: str,
+    others: str,
+) -> None:
+    member = node(redis.url, stable_id="member", cluster_secret=others, **SMALL)
+    stranger = MooncakeDistributedStore()
+    monkeypatch.setenv("MC_STORE_RS_CLUSTER_SECRET", own)
+    if own == others:
+        assert stranger.setup(settings(redis.url, **SMALL)) == 0
+        stranger.close()
+        return
+    # "at its holder's address": it cannot replace a member either.
+    for changes in ({}, {"stable_id": "member", "startup_timeout_ms": 500}):
+        with at_most(10), pytest.raises(RuntimeError, match="cluster_secret") as refused:
+            stranger.setup({**settings(redis.url, **SMALL), **changes})
+        assert not own or f"'{own}'" not in str(refused.value)
+        assert stranger.health_check() == 1
+        assert [s["owner"] for s in member.list_segments(all=True)] == ["member:1"]
+    assert member.put_all([f"k{n}" for n in range(20)]) == [0] * 20
+
+
+def test_silent_members_keep_nobody_out(
+    redis: Any, node: Callable[..., Any], open_store: Callable[..., MooncakeDistributedStore]
+) -> None:
+    member = node(redis.url, stable_id="member", cluster_secret="s", lease_ttl_ms=60_000, **SMALL)
+    member.stop()
+    with at_most(10):
+        store = open_store(redis.url, cluster_secret="s", **SMALL)
+    assert store.health_check() == 0
+    member.cont()
+
+
 # --- Forks ------------------------------------------------------------------------------------
 
 
@@ -394,9 +432,7 @@ ENDS_WAITING = """
 """
 
 
-def test_the_program_ends_while_a_daemon_thread_waits(
-    redis: Any, node: Callable[..., Any]
-) -> None:
+def test_the_program_ends_while_a_daemon_thread_waits(redis: Any, node: Callable[..., Any]) -> None:
     owner = node(redis.url, stable_id="owner", **SMALL)
     assert owner.put_all(["k"]) == [0]
     owner.stop()

@@ -342,7 +342,8 @@ constexpr Setting kSettings[] = {
      "1000", kTimeAllowed, "Without validation: how long a copy is trusted.",
      Milliseconds<&C::local_hot_cache_max_age_ms>},
     {"cluster_secret", "", MC_ENV "CLUSTER_SECRET", "secret", "", "any text",
-     "Nodes prove to each other that they know it. Absent: they do not ask.",
+     "Nodes prove to each other that they know it; setup fails where those that answer have "
+     "another. Absent: they do not ask.",
      Secret<&C::cluster_secret>},
     {"cluster_secret_file", "", MC_ENV "CLUSTER_SECRET_FILE", "path", "", "a readable file",
      "A file that holds the cluster_secret; not read when that is given.", SecretFile},

@@ -120,11 +120,13 @@ Progress ClientCall::OnHello() {
   const bool ours = !context_.options.secret.empty();
   const bool theirs = (server_hello_.flags & kHelloHasSecret) != 0;
   std::string refusal;
+  CallFailure failure = CallFailure::kBroken;
   if (server_hello_.magic != kHelloMagic) {
     refusal = "does not speak this protocol";
   } else if (server_hello_.major != kProtocolMajor) {
     refusal = fmt::format("speaks protocol {}, we speak {}", server_hello_.major, kProtocolMajor);
   } else if (ours != theirs) {
+    failure = CallFailure::kStranger;
     refusal = fmt::format("is not of this cluster: cluster secret differs, {}",
                           theirs ? "we have none" : "the peer has none");
   }
@@ -132,7 +134,7 @@ Progress ClientCall::OnHello() {
     reused_ = false;
     refusal = fmt::format("peer `{}` {}", call_.endpoint, refusal);
     obs::LogRateLimited(obs::LogLevel::kWarning, "transport.hello", refusal);
-    return Finish(TransportError(std::move(refusal)), CallFailure::kBroken);
+    return Finish(TransportError(std::move(refusal)), failure);
   }
   hello_pending_ = false;
   if (!ours) return {Wait::kRead, true};
@@ -154,7 +156,7 @@ Progress ClientCall::OnVerdict() {
     std::string text =
         fmt::format("peer `{}` is not of this cluster: cluster secret differs", call_.endpoint);
     obs::LogRateLimited(obs::LogLevel::kWarning, "transport.hello", text);
-    return Finish(TransportError(std::move(text)), CallFailure::kBroken);
+    return Finish(TransportError(std::move(text)), CallFailure::kStranger);
   }
   PrepareRequest();
   return {Wait::kWrite, true};

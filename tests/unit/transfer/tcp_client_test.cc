@@ -115,6 +115,7 @@ TEST_F(TcpClientTest, NamesADifferentSecret) {
       }
       ASSERT_EQ(call.status.code(), ErrorCode::kTransport);
       EXPECT_THAT(call.status.error().context, testing::HasSubstr("cluster secret differs"));
+      EXPECT_EQ(call.failure, CallFailure::kStranger);
       EXPECT_THAT(call.status.error().context, testing::HasSubstr(endpoint));
       EXPECT_EQ(service.accepted(), 0);
     }
