@@ -107,9 +107,11 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
       builder_.emplace(options_.route_scope, slots_);
       return FetchView();
     }
+    // What the record holds is wrong, or who asks: another attempt is answered like this one.
+    const bool wrong = status.code() == ErrorCode::kInvalidArgument;
     const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms;
     const bool denied = status.code() == ErrorCode::kMetadata && metadata_.Denies();
-    if (!retry || denied || late || runtime_.Interrupted()) return status;
+    if (!retry || wrong || denied || late || runtime_.Interrupted()) return status;
     runtime_.SleepMs(kJoinRetryMs);
   }
 }

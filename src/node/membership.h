@@ -55,7 +55,7 @@ class Membership {
   // for a metadata service that does not answer and for a silent former holder's lease to lapse;
   // not for one that refuses the credentials. `succeed`: a live holder is fine, this node is to
   // take over from it. kInvalidArgument: the cluster runs with another policy than the options ask
-  // for.
+  // for, or the record is one that no service keeps.
   Status Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
   // Starts the threads. `on_view` runs on the refresher's thread with every new view, before
   // view() shows it; it may call ports.

@@ -208,6 +208,22 @@ def test_silent_members_keep_nobody_out(
     member.cont()
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"stable_id": "x" * 5000}, "stable_id is 5000 bytes long, at most"),
+        ({"local_segment_name": "x" * 5000}, "segment's name is 5000 bytes long, at most"),
+        ({"labels": {"k" * 5000: "v"}}, "label's name is 5000 bytes long, at most"),
+        ({"labels": {f"k{n}": "v" for n in range(2000)}}, "2002 labels"),
+    ],
+)
+def test_what_no_lease_can_hold_fails_at_once(
+    sqlite_url: str, settings: Callable[..., Any], changes: dict[str, Any], text: str
+) -> None:
+    with at_most(10), pytest.raises(ValueError, match=text):
+        MooncakeDistributedStore().setup({**settings(sqlite_url, **SMALL), **changes})
+
+
 # --- Forks ------------------------------------------------------------------------------------
 
 
