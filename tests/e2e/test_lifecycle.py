@@ -6,12 +6,15 @@ import gc
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +225,24 @@ def test_what_no_lease_can_hold_fails_at_once(
 ) -> None:
     with at_most(10), pytest.raises(ValueError, match=text):
         MooncakeDistributedStore().setup({**settings(sqlite_url, **SMALL), **changes})
+
+
+def test_setup_waits_for_a_locked_file_as_for_any_service(
+    sqlite_url: str, settings: Callable[..., Any]
+) -> None:
+    holder = sqlite3.connect(sqlite_url.removeprefix("sqlite://"), isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    store = MooncakeDistributedStore()
+    with pytest.raises(RuntimeError, match="stayed locked"):
+        store.setup({**settings(sqlite_url, **SMALL), "startup_timeout_ms": 1})
+    with ThreadPoolExecutor() as pool:
+        setup = pool.submit(store.setup, settings(sqlite_url, **SMALL))
+        with pytest.raises(FutureTimeout):  # Longer than one attempt waits.
+            setup.result(timeout=5)
+        holder.execute("ROLLBACK")
+        assert setup.result(timeout=30) == 0
+    holder.close()
+    store.close()
 
 
 # --- Forks ------------------------------------------------------------------------------------

@@ -97,8 +97,8 @@ void SqliteConnection::Connect() {
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
   NoteFailure(sqlite3_open_v2(path_.c_str(), &db_, flags, nullptr));
   if (failed()) return;
-  sqlite3_busy_handler(db_, OnBusy, this);
   UseWriteAheadLog();
+  sqlite3_busy_handler(db_, OnBusy, this);
   // A lost last commit after a power failure is harmless: every lease has lapsed by then.
   Exec("PRAGMA synchronous=NORMAL");
   Exec("BEGIN IMMEDIATE");
@@ -118,7 +118,8 @@ int SqliteConnection::OnBusy(void* connection, int count) {
 }
 
 void SqliteConnection::UseWriteAheadLog() {
-  // The change of mode does not wait for others as statements do.
+  // The change of mode waits as statements do in some states of the file only, so it is repeated
+  // here, without a busy handler whose time would come on top each time.
   for (uint64_t i = 0; i <= busy_limit_ms_ / kRetryMs; ++i) {
     ClearError();
     Exec("PRAGMA journal_mode=WAL");
@@ -174,8 +175,10 @@ bool SqliteConnection::WorthReopening() const {
 Status SqliteConnection::Error() const {
   if (!failed()) return Ok();
   if (code_ == SQLITE_BUSY || code_ == SQLITE_LOCKED) {
-    return MetadataError(
+    mooncake::Error locked = MetadataError(
         fmt::format("sqlite: {} stayed locked for {} ms", path_, busy_limit_ms_.load()));
+    locked.reason = ErrorReason::kTimeout;
+    return locked;
   }
   const bool damaged = code_ == SQLITE_CORRUPT || code_ == SQLITE_NOTADB;
   return MetadataError(fmt::format("sqlite: {}: {}{}", path_, message_,

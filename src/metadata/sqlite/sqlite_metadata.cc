@@ -23,7 +23,10 @@ Result<std::unique_ptr<MetadataStore>> SqliteMetadata::Open(std::string_view url
   auto store = std::make_unique<SqliteMetadata>(std::move(path), std::move(options), runtime);
   {
     base::MutexLock lock(store->mu_);
-    MC_RETURN_IF_ERROR(store->ReopenLocked());
+    const Status opened = store->ReopenLocked();
+    // Not for ever: the first call that needs it tries again.
+    const bool locked = !opened.ok() && opened.error().reason == ErrorReason::kTimeout;
+    if (!opened.ok() && !locked) return opened.error();
   }
   return std::unique_ptr<MetadataStore>(std::move(store));
 }

@@ -28,6 +28,7 @@ struct SqliteOptions {
 class SqliteMetadata final : public TableStore {
  public:
   // Creates the file and its folder. kInvalidArgument: not such a URL. `runtime` outlives it.
+  // A file that others keep locked is opened by the first call that finds it unlocked.
   static Result<std::unique_ptr<MetadataStore>> Open(std::string_view url, SqliteOptions options,
                                                      Runtime& runtime);
   SqliteMetadata(std::string path, SqliteOptions options, Runtime& runtime);

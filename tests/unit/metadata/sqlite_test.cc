@@ -171,6 +171,18 @@ TEST_F(SqliteMetadataTest, AFileThatStaysLockedIsAnErrorInTime) {
   EXPECT_TRUE(hasty->Acquire(Named("n"), 60'000, std::nullopt, false).ok());
 }
 
+TEST_F(SqliteMetadataTest, AFileThatIsLockedIsOpenedByALaterCall) {
+  const metadata::SqliteConnection::BusyLimit limit_ms = 50;
+  auto holder = *metadata::SqliteConnection::Open(world_.Path(), limit_ms);
+  holder->Exec("BEGIN EXCLUSIVE");
+  auto opened = SqliteMetadata::Open("sqlite://" + world_.Path(),
+                                     {.keyspace = "ks", .busy_timeout_ms = 20}, world_.runtime());
+  ASSERT_TRUE(opened.ok()) << opened.error().ToString();
+  EXPECT_EQ((*opened)->Poll().code(), ErrorCode::kMetadata);
+  holder->Exec("COMMIT");
+  EXPECT_TRUE((*opened)->Acquire(Named("n"), 60'000, std::nullopt, false).ok());
+}
+
 TEST_F(SqliteMetadataTest, TheLimitOfTheFarewellEndsTheWaitForALock) {
   const metadata::SqliteConnection::BusyLimit limit_ms = 50;
   auto holder = *metadata::SqliteConnection::Open(world_.Path(), limit_ms);
