@@ -85,7 +85,14 @@ bool TextsFrom(PyObject* dict, const Where& where, std::map<std::string, std::st
   while (PyDict_Next(dict, &at, &name, &value) != 0) {
     std::string_view name_text;
     std::string_view value_text;
-    if (!TextFrom(name, where, &name_text) || !TextFrom(value, where, &value_text)) return false;
+    if (!TextFrom(name, where, &name_text)) return false;
+    if (!TextFrom(value, where, &value_text)) {
+      if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) return false;
+      PyErr_Clear();
+      RaiseValue("%s: %U is %A; allowed: text that can be written as UTF-8", where.method, name,
+                 value);
+      return false;
+    }
     texts->emplace(name_text, value_text);
   }
   return true;

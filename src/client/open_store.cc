@@ -132,6 +132,33 @@ node::NodeConfig NodeConfigOf(const StoreConfig& config, Runtime& runtime, std::
   return out;
 }
 
+// What cannot be had, and the setting that asks for it.
+Error AskedBy(std::string_view setting, uint64_t size, const Error& error) {
+  Error named = error;
+  named.context = fmt::format("{} is {}: {}", setting, size, error.context);
+  return named;
+}
+
+Status OpenPool(const StoreConfig& config, uint64_t hugepage_bytes, client::StoreParts& parts) {
+  if (config.local_buffer_size == 0) return Ok();
+  auto pool = client::LocalPool::Open(config.local_buffer_size, hugepage_bytes);
+  if (!pool) return AskedBy("local_buffer_size", config.local_buffer_size, pool.error());
+  parts.pool = *std::move(pool);
+  return Ok();
+}
+
+Status OpenHotCache(const StoreConfig& config, client::StoreParts& parts) {
+  if (config.local_hot_cache_size == 0) return Ok();
+  auto hot = client::HotReads::Open(config, *parts.runtime, *parts.metrics);
+  if (!hot) {
+    return hot.code() == ErrorCode::kInvalidArgument
+               ? hot.error()
+               : AskedBy("local_hot_cache_size", config.local_hot_cache_size, hot.error());
+  }
+  parts.hot = *std::move(hot);
+  return Ok();
+}
+
 }  // namespace
 
 void SetInterruptCheck(bool (*check)()) { interrupt_check.store(check); }
@@ -169,13 +196,8 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   tcp.secret = config.cluster_secret;
   parts.transport =
       std::make_unique<transfer::TcpTransport>(*parts.runtime, tcp, parts.metrics.get());
-  if (config.local_buffer_size > 0) {
-    MC_TRY(parts.pool,
-           client::LocalPool::Open(config.local_buffer_size, node_config.hugepage_bytes));
-  }
-  if (config.local_hot_cache_size > 0) {
-    MC_TRY(parts.hot, client::HotReads::Open(config, *parts.runtime, *parts.metrics));
-  }
+  MC_RETURN_IF_ERROR(OpenPool(config, node_config.hugepage_bytes, parts));
+  MC_RETURN_IF_ERROR(OpenHotCache(config, parts));
   MC_TRY(parts.node, node::Node::Start(node_config, {*parts.runtime, *parts.metadata,
                                                      *parts.transport, *parts.metrics}));
   auto store = std::make_unique<LocalStore>(config, std::move(parts));

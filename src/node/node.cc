@@ -49,15 +49,34 @@ std::vector<SegmentRecord> Node::SegmentRecords() const {
   return records;
 }
 
-Status Node::Open() {
-  if (config_.segment_bytes > 0) {
-    MC_TRY(MappedMemory memory,
-           config_.shared_segments
-               ? MappedMemory::MapShared(config_.segment_bytes, config_.hugepage_bytes, true)
-               : MappedMemory::Map(config_.segment_bytes, config_.hugepage_bytes));
-    extents_.AddSegment(config_.segment_name, std::move(memory));
+Status Node::MapSegment() {
+  if (config_.segment_bytes == 0) return Ok();
+  auto memory = config_.shared_segments
+                    ? MappedMemory::MapShared(config_.segment_bytes, config_.hugepage_bytes, true)
+                    : MappedMemory::Map(config_.segment_bytes, config_.hugepage_bytes);
+  if (!memory) {
+    return Error{memory.code(), fmt::format("global_segment_size is {}: {}", config_.segment_bytes,
+                                            memory.error().context)};
   }
-  MC_TRY(endpoint_, ports_.transport.Listen(config_.listen_host, config_.listen_port, &service_));
+  extents_.AddSegment(config_.segment_name, *std::move(memory));
+  return Ok();
+}
+
+Status Node::Listen() {
+  auto endpoint = ports_.transport.Listen(config_.listen_host, config_.listen_port, &service_);
+  if (!endpoint) {
+    return Error{endpoint.code(),
+                 fmt::format("local_hostname is \"{}\", transport_rpc_port is {}; allowed: an "
+                             "address of this host and a free port, or 0: {}",
+                             config_.listen_host, config_.listen_port, endpoint.error().context)};
+  }
+  endpoint_ = *std::move(endpoint);
+  return Ok();
+}
+
+Status Node::Open() {
+  MC_RETURN_IF_ERROR(MapSegment());
+  MC_RETURN_IF_ERROR(Listen());
   membership_ = std::make_unique<Membership>(config_.membership, ports_.runtime, ports_.metadata,
                                              ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());

@@ -96,6 +96,8 @@ class Node {
 
  private:
   Status Open();
+  Status MapSegment();
+  Status Listen();
   Status JoinCluster();
   // kTransport: the members that answer have another cluster secret.
   Status CheckSecret();

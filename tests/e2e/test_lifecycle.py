@@ -142,8 +142,13 @@ def test_a_hundred_failed_setups_leave_nothing(
         port = occupied.getsockname()[1]
         bad: list[tuple[dict[str, Any], str]] = [
             ({"metadata_url": "nonsense://x"}, "metadata_url"),
-            ({"transport_rpc_port": port}, "transport_rpc_port|" + str(port)),
-            ({"global_segment_size": "1000TB"}, "global_segment_size|1000TB|1099511627776000"),
+            ({"transport_rpc_port": port}, f"transport_rpc_port is {port}; allowed.*free"),
+            ({"local_hostname": "192.0.2.1"}, 'local_hostname is "192.0.2.1"'),
+            ({"global_segment_size": "1000TB"}, "global_segment_size is 1099511627776000"),
+            ({"local_buffer_size": "1000TB"}, "local_buffer_size is 1099511627776000"),
+            ({"local_hot_cache_size": "1000TB"}, "local_hot_cache_size is 1099511627776000"),
+            ({"metadata_url": "redis://127.0.0.1:1/abc"}, "metadata_url.*'abc'"),
+            ({"tenant": "\ud800"}, r"tenant is '\\ud800'; allowed"),
             (
                 {"eviction_high_watermark_percent": 10, "eviction_low_watermark_percent": 90},
                 "eviction_low_watermark_percent",

@@ -82,7 +82,7 @@ Result<RedisAddress> ParseRedisUrl(std::string_view url) {
   if (slash == std::string_view::npos) return address;
   const std::string_view db = rest.substr(slash + 1);
   if (!db.empty() && (!ParseNumber(db, address.db) || address.db > 0x7fffffff)) {
-    return Malformed("the database", "is not a number");
+    return Malformed("the database", fmt::format("is '{}', which is not a number", db));
   }
   return address;
 }
