@@ -176,6 +176,7 @@ Result<std::unique_ptr<Store>> Store::Open(const StoreConfig& config) {
 Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
     const StoreConfig& config, const LocalStoreOptions& options) {
   MC_RETURN_IF_ERROR(CheckSupported(config));
+  MC_RETURN_IF_ERROR(TraceFrom(config));
   client::StoreParts parts;
   auto runtime = std::make_unique<runtime::RealRuntime>();
   runtime->SetInterruptCheck(InterruptWanted);
@@ -201,7 +202,7 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   MC_TRY(parts.node, node::Node::Start(node_config, {*parts.runtime, *parts.metadata,
                                                      *parts.transport, *parts.metrics}));
   auto store = std::make_unique<LocalStore>(config, std::move(parts));
-  ObserveFrom(config);
+  ServeMetricsFrom(config);
   return store;
 }
 

@@ -147,6 +147,32 @@ obs::LogLevel LevelOf(const std::string& filter) {
   return level.value_or(obs::LogLevel::kInfo);
 }
 
+Status NamedBy(std::string_view setting, const Status& status) {
+  if (status.ok()) return status;
+  return InvalidArgument(fmt::format("{}: {}", setting, status.error().context));
+}
+
+Status OpenFiles(const TraceConfig& trace) {
+  if (!trace.file.empty()) {
+    MC_RETURN_IF_ERROR(NamedBy("trace_file (MC_STORE_RS_TRACE_FILE)", obs::SetLogFile(trace.file)));
+  }
+  if (trace.jsonl_file.empty()) return Ok();
+  return NamedBy("trace_jsonl_file (MC_STORE_RS_TRACE_JSONL_FILE)",
+                 obs::Tracer::OfProcess().OpenFile(trace.jsonl_file, {}));
+}
+
+Status StartTracing(const TraceConfig& trace) {
+  if (trace.enabled || !trace.file.empty() || !trace.filter.empty()) {
+    obs::SetLogLevel(LevelOf(trace.filter));
+  }
+  obs::Tracer& tracer = obs::Tracer::OfProcess();
+  tracer.SetItems(trace.item_metadata, trace.key_mode == "full");
+  if (trace.span_events) tracer.LogSpans(true);
+  if (trace.otlp_trace) MC_RETURN_IF_ERROR(Server::OfProcess().StartExport(trace));
+  const bool traces = trace.span_events || !trace.jsonl_file.empty() || trace.otlp_trace;
+  return traces ? tracer.Enable(true) : Ok();
+}
+
 }  // namespace
 
 Result<std::string> StartMetricsServer(const std::string& bind_addr, const TraceConfig& trace) {
@@ -160,28 +186,24 @@ std::string MetricsServerAddress() { return Server::OfProcess().Address(); }
 std::string ProcessMetricsText() { return obs::MetricsHub::OfProcess().Text(); }
 
 Status InitTracing(const TraceConfig& trace) {
-  if (!trace.file.empty()) MC_RETURN_IF_ERROR(obs::SetLogFile(trace.file));
-  if (trace.enabled || !trace.file.empty() || !trace.filter.empty()) {
-    obs::SetLogLevel(LevelOf(trace.filter));
-  }
-  obs::Tracer& tracer = obs::Tracer::OfProcess();
-  tracer.SetItems(trace.item_metadata, trace.key_mode == "full");
-  if (trace.span_events) tracer.LogSpans(true);
-  if (!trace.jsonl_file.empty()) MC_RETURN_IF_ERROR(tracer.OpenFile(trace.jsonl_file, {}));
-  if (trace.otlp_trace) MC_RETURN_IF_ERROR(Server::OfProcess().StartExport(trace));
-  const bool traces = trace.span_events || !trace.jsonl_file.empty() || trace.otlp_trace;
-  return traces ? tracer.Enable(true) : Ok();
+  MC_RETURN_IF_ERROR(OpenFiles(trace));
+  return StartTracing(trace);
 }
 
 void StopTracing() { obs::Tracer::OfProcess().StopExport(kStopLimitMs); }
 
-void client::ObserveFrom(const StoreConfig& config) {
-  const bool traces = config.trace.enabled || !config.trace.file.empty() ||
-                      !config.trace.jsonl_file.empty() || config.trace.item_metadata ||
-                      config.trace.span_events || config.trace.otlp_trace;
-  if (const Status status = traces ? InitTracing(config.trace) : Ok(); !status) {
+Status client::TraceFrom(const StoreConfig& config) {
+  const TraceConfig& trace = config.trace;
+  MC_RETURN_IF_ERROR(OpenFiles(trace));
+  const bool traces = trace.enabled || !trace.file.empty() || !trace.jsonl_file.empty() ||
+                      trace.item_metadata || trace.span_events || trace.otlp_trace;
+  if (const Status status = traces ? StartTracing(trace) : Ok(); !status) {
     obs::LogWarning("tracing is not started: " + status.error().context);
   }
+  return Ok();
+}
+
+void client::ServeMetricsFrom(const StoreConfig& config) {
   std::string address = config.metrics_addr;
   if (address.empty() && config.enable_client_http_server) {
     address = fmt::format("127.0.0.1:{}", config.client_http_port);

@@ -2,10 +2,13 @@
 #pragma once
 
 #include "mooncake/config.h"
+#include "mooncake/result.h"
 
 namespace mooncake::client {
 
-// Failures are logged, not returned: neither is worth a store that does not open.
-void ObserveFrom(const StoreConfig& config);
+// kInvalidArgument: a file of the trace or the log cannot be written. What fails otherwise is
+// logged, not returned: it is not worth a store that does not open.
+Status TraceFrom(const StoreConfig& config);
+void ServeMetricsFrom(const StoreConfig& config);
 
 }  // namespace mooncake::client

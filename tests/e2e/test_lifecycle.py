@@ -148,6 +148,8 @@ def test_a_hundred_failed_setups_leave_nothing(
             ({"local_buffer_size": "1000TB"}, "local_buffer_size is 1099511627776000"),
             ({"local_hot_cache_size": "1000TB"}, "local_hot_cache_size is 1099511627776000"),
             ({"metadata_url": "redis://127.0.0.1:1/abc"}, "metadata_url.*'abc'"),
+            ({"trace_file": "/proc/none/x"}, "trace_file .*'/proc/none/x'"),
+            ({"trace_jsonl_file": "/proc/none/x"}, "trace_jsonl_file .*'/proc/none/x'"),
             ({"tenant": "\ud800"}, r"tenant is '\\ud800'; allowed"),
             (
                 {"eviction_high_watermark_percent": 10, "eviction_low_watermark_percent": 90},

@@ -13,6 +13,7 @@ import mooncake.store
 import pytest
 from mooncake.store import MooncakeDistributedStore
 from scrape import Series, fetch, parse, status_of, value
+from services import free_port
 from support import MIB, eventually
 
 ALIGNMENT = 64
@@ -227,6 +228,7 @@ def test_counts_of_closed_stores_stay(open_store: Callable[..., Any], sqlite_url
     ("setting", "variables"),
     [
         ({"enable_client_http_server": True, "client_http_port": 0}, {}),
+        ({"client_http_port": free_port()}, {}),
         ({}, {"MC_STORE_RS_METRICS_ADDR": "127.0.0.1:0"}),
     ],
 )

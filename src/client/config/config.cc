@@ -218,6 +218,7 @@ Result<TraceConfig> TraceConfigFromEnvironment(const Texts& environment) {
 Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environment) {
   MC_RETURN_IF_ERROR(CheckNames(values));
   MC_RETURN_IF_ERROR(client_config::CheckNoTls(environment));
+  MC_RETURN_IF_ERROR(client_config::CheckEnvironment(environment));
   const Source source(values, environment);
   StoreConfig config;
   for (const Setting& setting : Settings()) {
@@ -232,6 +233,10 @@ Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environme
   MC_RETURN_IF_ERROR(CheckWatermarks(source, config));
   MC_RETURN_IF_ERROR(CheckHotCache(source, config));
   MC_RETURN_IF_ERROR(CheckMetricsAddress(source, config));
+  // Whoever names a port wants something to listen there.
+  if (config.client_http_port != 0 && !source.Has("enable_client_http_server")) {
+    config.enable_client_http_server = true;
+  }
   ResolveHugepages(source, config);
   ResolveHeartbeat(config);
   return config;

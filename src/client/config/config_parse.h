@@ -43,4 +43,8 @@ Result<std::map<std::string, std::string>> ParseLabels(std::string_view field,
 // counts on it.
 Status CheckNoTls(const std::map<std::string, std::string>& environment);
 
+// Refuses values that make no sense in variables for others than real clients, which may be set for
+// both; says once per setup which of those that are set have no effect.
+Status CheckEnvironment(const std::map<std::string, std::string>& environment);
+
 }  // namespace mooncake::client_config

@@ -141,6 +141,22 @@ Status SecretFile(const Given& given, StoreConfig& config) {
   return Ok();
 }
 
+// As tracing_subscriber has them: a level, a target, or target=level.
+Status Filter(const Given& given, StoreConfig& config) {
+  constexpr std::string_view kLevels[] = {"trace",   "debug", "info", "warn",
+                                          "warning", "error", "off"};
+  for (std::string_view directive : Split(given.text, ',')) {
+    const size_t equals = directive.rfind('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string level = Lower(Trim(directive.substr(equals + 1)));
+    if (std::find(std::begin(kLevels), std::end(kLevels), level) != std::end(kLevels)) continue;
+    return NotAllowed(given.field, given.text,
+                      "trace, debug, info, warn, error, off; also target=level, commas between");
+  }
+  config.trace.filter = Trim(given.text);
+  return Ok();
+}
+
 Status KeyMode(const Given& given, StoreConfig& config) {
   MC_TRY(config.trace.key_mode, ParseChoice(given.field, given.text, "hash full"));
   return Ok();
@@ -360,7 +376,8 @@ constexpr Setting kSettings[] = {
     {"metrics_addr", "", MC_ENV "METRICS_ADDR", "text", "", "host:port; port 0 takes any free one",
      "Where the process serves its metrics over HTTP. Absent: nowhere.", Text<&C::metrics_addr>},
     {"enable_client_http_server", "", "", "boolean", "false", "true, false",
-     "Whether to serve the metrics on the loopback, when metrics_addr is absent.",
+     "Whether to serve the metrics on the loopback, when metrics_addr is absent. True when "
+     "client_http_port is given.",
      Bool<&C::enable_client_http_server>},
     {"client_http_port", "", "", "port", "0", "0 to 65535",
      "The port of that; 0 takes any free one.", Integer<&C::client_http_port, 0, UINT16_MAX>},
@@ -371,7 +388,7 @@ constexpr Setting kSettings[] = {
      "The log is appended there instead of going to stderr.", Text<&T::file>},
     {"trace_filter", "", MC_ENV "TRACE_FILTER", "text", "info",
      "trace, debug, info, warn, error, off; also target=level, commas between",
-     "What is logged: the most talkative level that is named counts.", Text<&T::filter>},
+     "What is logged: the most talkative level that is named counts.", Filter},
     {"trace_jsonl_file", "", MC_ENV "TRACE_JSONL_FILE", "path", "", "the path of a file",
      "A line of JSON is appended there for each call.", Text<&T::jsonl_file>},
     {"trace_item_metadata", "", MC_ENV "TRACE_ITEM_METADATA", "boolean", "false", "true, false",

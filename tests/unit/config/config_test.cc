@@ -1,5 +1,6 @@
 #include "mooncake/config.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -222,6 +223,47 @@ TEST(Config, VariablesThatAskForTlsAreRefused) {
     EXPECT_TRUE(ConfigFromValues(Values(), {{name, ""}}).ok());
     EXPECT_TRUE(DummyConfigFromValues(dummy, {{name, ""}}).ok());
   }
+}
+
+TEST(Config, VariablesOfDummyClientsMustMakeSense) {
+  for (const char* text : {"abc", "0", "-1", "1.5"}) {
+    EXPECT_THAT(ErrorOf({}, {{"MC_STORE_RS_DUMMY_RPC_TIMEOUT_MS", text}}),
+                AllOf(HasSubstr("MC_STORE_RS_DUMMY_RPC_TIMEOUT_MS"), HasSubstr(text)));
+  }
+  EXPECT_THAT(ErrorOf({}, {{"MC_STORE_RS_DISABLE_SHM", "maybe"}}),
+              AllOf(HasSubstr("MC_STORE_RS_DISABLE_SHM"), HasSubstr("maybe")));
+  EXPECT_TRUE(ConfigFromValues(Values(), {{"MC_STORE_RS_DISABLE_SHM", "1"},
+                                          {"MC_STORE_RS_DUMMY_RPC_TIMEOUT_MS", "5000"}})
+                  .ok());
+}
+
+TEST(Config, VariablesWithoutEffectAreNamedInOneWarning) {
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(ConfigFromValues(Values(), {{"MC_STORE_RS_REDIS_CONNECTION_POOL_SIZE", "7"},
+                                          {"MC_STORE_RS_GID_INDEX", "3"},
+                                          {"MC_STORE_RS_REDIS_RETRY_ATTEMPTS", " "}})
+                  .ok());
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, AllOf(HasSubstr("MC_STORE_RS_GID_INDEX, MC_STORE_RS_REDIS_CONNECTION_POOL_SIZE"),
+                         Not(HasSubstr("RETRY_ATTEMPTS"))));
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1);
+}
+
+TEST(Config, ATraceFilterNamesLevels) {
+  for (const char* text : {"info", "WARN", "store=debug,info", "some_target", "a::b=trace"}) {
+    EXPECT_TRUE(ConfigFromValues(Values({{"trace_filter", text}}), {}).ok()) << text;
+  }
+  EXPECT_THAT(ErrorOf({}, {{"MC_STORE_RS_TRACE_FILTER", "info,bogus=zzz"}}),
+              AllOf(HasSubstr("MC_STORE_RS_TRACE_FILTER"), HasSubstr("bogus=zzz")));
+}
+
+TEST(Config, AClientHttpPortStartsTheServerUnlessItIsSwitchedOff) {
+  const auto serves = [](const Texts& changes) {
+    return ConfigFromValues(Values(changes), {})->enable_client_http_server;
+  };
+  EXPECT_TRUE(serves({{"client_http_port", "9100"}}));
+  EXPECT_FALSE(serves({{"client_http_port", "0"}}));
+  EXPECT_FALSE(serves({{"client_http_port", "9100"}, {"enable_client_http_server", "false"}}));
 }
 
 TEST(Config, SecretMayComeFromAFile) {
