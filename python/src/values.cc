@@ -65,7 +65,7 @@ Ref Resolved(PyObject* tensor) {
   Ref resolved = Ref::Borrow(tensor);
   for (const char* method : {"resolve_conj", "resolve_neg"}) {
     if (resolved && PyObject_HasAttrString(resolved.get(), method)) {
-      resolved = Ref(OrPark([&] { return PyObject_CallMethod(resolved.get(), method, nullptr); }));
+      resolved = CallMethod(resolved.get(), method);
     }
   }
   return resolved;
