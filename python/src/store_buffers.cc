@@ -1,4 +1,5 @@
 // Registered memory: registration, and values read from and written to one range each.
+#include "mooncake/memory_hold.h"
 #include "pointers.h"
 #include "replicate.h"
 #include "store_object.h"

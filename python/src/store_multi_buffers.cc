@@ -1,6 +1,7 @@
 // Values gathered from, and scattered into, many registered ranges each.
 #include <deque>
 
+#include "mooncake/memory_hold.h"
 #include "pointers.h"
 #include "replicate.h"
 #include "store_object.h"

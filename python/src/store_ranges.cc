@@ -1,4 +1,5 @@
 // get_into_ranges: pieces of values into pieces of registered buffers.
+#include "mooncake/memory_hold.h"
 #include "pointers.h"
 #include "store_object.h"
 

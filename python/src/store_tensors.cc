@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "mooncake/memory_hold.h"
 #include "pointers.h"
 #include "replicate.h"
 #include "store_object.h"

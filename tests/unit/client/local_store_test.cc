@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "metadata/memory/memory_metadata.h"
+#include "mooncake/memory_hold.h"
 #include "obs/prometheus_metrics.h"
 #include "runtime/real_runtime.h"
 #include "support/test_cluster.h"
