@@ -63,6 +63,9 @@ struct LeaseRecord {
   // to other processes; this tells them apart. 0: of a node too old to have one.
   uint32_t instance = 0;
   uint32_t slot_bits = kSlotBitsDefault;  // Of the slots by which the node finds keys.
+  // The revision by which the cluster began that this node's knowledge comes from: what was put
+  // under an older one it may hold, but those of a newer one need not know of. 0: it says nothing.
+  uint64_t era = 0;
   std::map<std::string, std::string> labels;
   std::vector<SegmentRecord> segments;
   // Set by others who could not reach this node's data path; the node is not an authority and

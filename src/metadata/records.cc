@@ -184,6 +184,7 @@ json LeaseJson(const LeaseRecord& record) {
           {"pid", record.pid},
           {"instance", record.instance},
           {"slot_bits", record.slot_bits},
+          {"era", record.era},
           {"labels", std::move(labels)},
           {"segments", std::move(segments)},
           {"suspect", record.suspect}};
@@ -254,6 +255,7 @@ Result<LeaseRecord> LeaseFromJson(std::string_view text) {
   reader.Unsigned("pid", record.pid);
   if (value.contains("instance")) reader.Unsigned("instance", record.instance);
   reader.SlotBits(record.slot_bits);
+  if (value.contains("era")) reader.Unsigned("era", record.era);
   reader.Flag("suspect", record.suspect);
   for (const auto& item : reader.Items("labels", json::value_t::object, kLabelsMax).items()) {
     const auto* text_of = item.value().get_ptr<const json::string_t*>();

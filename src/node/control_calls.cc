@@ -204,6 +204,7 @@ void ServeCheck(Core& core, const v1::CheckRequest& request, v1::CheckReply* rep
     reply->add_codes(request.drop() ? DropReplica(core, keyed.ref, extent, &version)
                                     : core.routes.Check(keyed.ref, extent, false, &version));
     reply->add_versions(version);
+    reply->add_eras(core.routes.EraOf(core.routes.SlotOf(keyed.ref)));
   }
   reply->set_revision(core.view()->revision());
 }
@@ -297,6 +298,7 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
     for (const Truth& truth : fenced.served) {
       reply->add_served(truth.slot);
       reply->add_upto(truth.upto);
+      reply->add_eras(truth.era);
       if (truth.passed_on) reply->add_passed_on(truth.slot);
     }
     reply->mutable_kept()->Add(fenced.kept.begin(), fenced.kept.end());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "obs/log.h"
 #include "obs/phase_span.h"
@@ -16,6 +17,17 @@ constexpr uint64_t kBeatMinMs = 200;  // However short the lease: the service is
 // Whoever hears that a service came back empty registers again, which is everybody at once.
 constexpr uint64_t kBeatSpreadMs = 500;
 constexpr uint64_t kAskAgainMs = 50;
+// That others need, however short the lease, to see a node that is back and to ask it.
+constexpr uint64_t kEraMinMs = 5'000;
+constexpr const char* kEraDocument = "cluster/era";
+
+// 0: there is none, or nonsense.
+uint64_t EraIn(const MetadataStore::Document& document) {
+  const char* const end = document.text.data() + document.text.size();
+  uint64_t era = 0;
+  const auto [next, error] = std::from_chars(document.text.data(), end, era);
+  return error == std::errc() && next == end ? era : 0;
+}
 }  // namespace
 
 Membership::Membership(const MembershipOptions& options, Runtime& runtime, MetadataStore& metadata,
@@ -105,7 +117,9 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
     if (status.ok()) {
       MC_RETURN_IF_ERROR(AgreeOnPolicy());
       builder_.emplace(options_.route_scope, slots_);
-      return FetchView();
+      MC_RETURN_IF_ERROR(FetchView());
+      ChooseEra();
+      return Ok();
     }
     // What the record holds is wrong, or who asks: another attempt is answered like this one.
     const bool wrong = status.code() == ErrorCode::kInvalidArgument;
@@ -114,6 +128,56 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
     if (!retry || wrong || denied || late || runtime_.Interrupted()) return status;
     runtime_.SleepMs(kJoinRetryMs);
   }
+}
+
+// A document says by which revision the cluster began. Where there is none, or nobody else, this is
+// where it begins: for the first time, or again, as the service has lost all that there were.
+void Membership::ChooseEra() {
+  const uint64_t revision = view()->revision();
+  const auto kept = metadata_.GetDocument(kEraDocument);
+  uint64_t era = kept.ok() ? EraIn(*kept) : 0;
+  if (kept.ok() && (era == 0 || members_.size() == 1)) {
+    if (metadata_.PutDocument(kEraDocument, std::to_string(revision), kept->version).ok()) {
+      era = revision;
+    } else if (const auto theirs = metadata_.GetDocument(kEraDocument); theirs.ok()) {
+      era = EraIn(*theirs);
+    }
+  }
+  base::MutexLock lock(mu_);
+  record_.era = era != 0 ? era : revision;  // Too new an era costs time, too old a one values.
+}
+
+// The service has lost members, perhaps all: who joins from now on does not know what they have.
+void Membership::RaiseEra(uint64_t revision) {
+  const auto kept = metadata_.GetDocument(kEraDocument);
+  if (!kept.ok() || EraIn(*kept) > era()) return;  // Somebody was faster.
+  (void)metadata_.PutDocument(kEraDocument, std::to_string(revision), kept->version);
+}
+
+uint64_t Membership::NewestEra() const {
+  uint64_t newest = 0;
+  for (const auto& [id, lease] : members_) newest = std::max(newest, lease.era);
+  return newest;
+}
+
+// A node from before the cluster that others know of has been asked by all of them for what it has
+// once they have seen it for a while. From then on it is one of theirs.
+void Membership::JoinEra() {
+  const uint64_t newest = NewestEra();
+  const uint64_t now_ms = runtime_.NowMs();
+  if (newest <= era()) {
+    other_era_since_ms_ = 0;
+    return;
+  }
+  if (other_era_since_ms_ == 0) other_era_since_ms_ = now_ms;
+  if (now_ms < other_era_since_ms_ + std::max(lease_ttl_ms(), kEraMinMs)) return;
+  other_era_since_ms_ = 0;
+  (void)Update([&](LeaseRecord& record) { record.era = newest; });  // The heartbeats go on trying.
+}
+
+uint64_t Membership::era() const {
+  base::MutexLock lock(mu_);
+  return record_.era;
 }
 
 void Membership::Start(std::function<void(const ViewPtr&, const ViewPtr&)> on_view) {
@@ -156,7 +220,10 @@ Status Membership::Renew() {
   auto renewed = metadata_.Renew(record, lease_ttl_ms());
   if (!renewed) return std::move(renewed).error();
   lease_confirmed_ms_.store(asked_ms);
-  if (renewed->recreated) RestorePolicy();
+  if (renewed->recreated) {
+    RaiseEra(renewed->revision);
+    RestorePolicy();
+  }
   if (renewed->recreated || renewed->was_suspect) {
     lease_was_lost_.store(true);
     ForgetSuspicions();
@@ -295,16 +362,16 @@ void Membership::RefreshLoop() {
   }
 }
 
-void Membership::NotePoll(uint64_t asked_ms, bool ok) {
+bool Membership::NotePoll(uint64_t asked_ms, bool ok) {
   if (!ok) {
     if (outage_since_ms_ == 0) outage_since_ms_ = asked_ms;
-    return;
+    return false;
   }
   polled_ms_.store(asked_ms);
   const uint64_t since_ms = std::exchange(outage_since_ms_, 0);
-  if (since_ms != 0 && asked_ms > since_ms + lease_ttl_ms() / 3) {
-    outage_ended_ms_ = runtime_.NowMs();
-  }
+  const bool was_long = since_ms != 0 && asked_ms > since_ms + lease_ttl_ms() / 3;
+  if (was_long) outage_ended_ms_ = runtime_.NowMs();
+  return was_long;
 }
 
 void Membership::RefreshOnce() {
@@ -316,7 +383,7 @@ void Membership::RefreshOnce() {
   const bool reapply = reapply_.exchange(false);
   const uint64_t asked_ms = runtime_.NowMs();
   auto revision = metadata_.Poll();
-  NotePoll(asked_ms, revision.ok());
+  if (NotePoll(asked_ms, revision.ok())) RaiseEra(*revision);
   Status status = Ok();
   if (!revision) {
     status = std::move(revision).error();
@@ -332,6 +399,7 @@ void Membership::RefreshOnce() {
       .ObserveNs(runtime_.NowNs() - started_ns);
   if (status.ok()) {
     DropUnconfirmed();
+    JoinEra();
   } else {
     obs::LogRateLimited(obs::LogLevel::kWarning, "membership.refresh",
                         "membership not refreshed: " + status.error().ToString());

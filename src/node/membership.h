@@ -73,6 +73,8 @@ class Membership {
   bool IsAddressee(uint32_t instance) const { return instance == 0 || instance == instance_; }
   ViewPtr view() const { return view_.load(std::memory_order_acquire); }
   LeaseRecord record() const;
+  // As in the own lease.
+  uint64_t era() const;
   // Changes the own record and renews at once with it.
   Status Update(const std::function<void(LeaseRecord&)>& change);
   // `ttl_ms`: of the lease from now on, also for the heartbeats to come.
@@ -135,9 +137,13 @@ class Membership {
   void RestorePolicy();
   void ForgetSuspicions();
   void RefreshOnce();
-  void NotePoll(uint64_t asked_ms, bool ok);
+  bool NotePoll(uint64_t asked_ms, bool ok);  // Whether an outage has ended that was long.
   Status FetchView();
   Status FetchTenantPolicies(bool lost_some);
+  void ChooseEra();
+  void RaiseEra(uint64_t revision);
+  uint64_t NewestEra() const;
+  void JoinEra();
   void Install(uint64_t revision);
   void NoteRoutes(const routing::ClusterView& view);
   void ReportSuspicions();
@@ -186,6 +192,7 @@ class Membership {
   std::optional<routing::ViewBuilder> builder_;             // Likewise. Once the slots are known.
   TenantMeter::Policies tenant_policies_;                   // Likewise.
   std::map<std::string, std::string> tenant_policy_texts_;  // By document. Likewise.
+  uint64_t other_era_since_ms_ = 0;  // Others have been of a newer era; 0: none is. Likewise.
 
   mutable base::Mutex mu_;
   LeaseRecord record_ MC_GUARDED_BY(mu_);

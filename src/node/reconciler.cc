@@ -80,12 +80,19 @@ bool Reconciler::WriterGone(const Extent& extent, const routing::ClusterView& vi
   return view.FindName(core_->names.NameOf(extent.writer())) == routing::kNoNode;
 }
 
-void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version) {
+// Whether an authority that does not name the extent cannot know whether it is in use: it answers
+// for a cluster that began without this node, and has yet to ask it.
+bool Reconciler::IsUnknown(const Extent& extent, Version version, uint64_t era) const {
+  if (version != 0 || extent.state() != ExtentState::kLive) return false;
+  return core_->membership.era() < era && extent.version() <= era << kTermBits;
+}
+
+void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version, uint64_t era) {
   if (code == kItemOk) {
     core_->extents.Commit(*extent, version);  // No effect on a live one.
     return;
   }
-  if (code != CodeOf(ErrorCode::kNotFound)) return;
+  if (code != CodeOf(ErrorCode::kNotFound) || IsUnknown(*extent, version, era)) return;
   if (extent->state() == ExtentState::kReserved) {
     const uint64_t age_ms = runtime_.NowMs() - extent->created_ms();
     // A publish that was sent at the last moment arrives within the stall limit, or never.
@@ -114,7 +121,7 @@ void Reconciler::CheckExtents(const std::vector<ExtentPin>& extents) {
     Version version = 0;
     const ItemCode here = core_->routes.Check(ref, extent->place(), false, &version);
     if (here != kItemRetryLater && here != kItemWrongAuthority) {
-      Judge(extent, here, version);
+      Judge(extent, here, version, core_->routes.EraOf(core_->routes.SlotOf(ref)));
       continue;
     }
     const auto ranks = view->RanksOf(ref.hash);
@@ -148,8 +155,9 @@ void Reconciler::CheckExtents(const std::vector<ExtentPin>& extents) {
                        reply->codes_size() == static_cast<int>(batch.extents.size()) &&
                        reply->versions_size() == reply->codes_size();
     for (size_t i = 0; whole && i < batch.extents.size(); ++i) {
-      Judge(batch.extents[i], reply->codes(static_cast<int>(i)),
-            reply->versions(static_cast<int>(i)));
+      const int item = static_cast<int>(i);
+      const uint64_t era = reply->eras_size() == reply->codes_size() ? reply->eras(item) : 0;
+      Judge(batch.extents[i], reply->codes(item), reply->versions(item), era);
     }
   }
 }

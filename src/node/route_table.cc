@@ -251,6 +251,13 @@ bool RouteTable::Serves(Slot slot) const {
   return InfoOf(shard, slot).state == SlotState::kServing;
 }
 
+uint64_t RouteTable::EraOf(Slot slot) const {
+  Shard& shard = shards_[ShardIndex(slot)];
+  base::MutexLock lock(shard.mu);
+  const SlotInfo& info = InfoOf(shard, slot);
+  return info.state == SlotState::kServing ? info.era : 0;
+}
+
 std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
                                             std::vector<Truth>* known) {
   std::vector<Slot> pending;
@@ -261,7 +268,7 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
     SlotInfo& info = InfoOf(shard, slot);
     if (info.state == SlotState::kServing) continue;
     if (info.state == SlotState::kFormer && known != nullptr) {
-      known->push_back({slot, info.since, info.passed_on_s != 0});
+      known->push_back({slot, info.since, info.passed_on_s != 0, info.era});
     }
     info = {.state = SlotState::kPending, .since = revision};
     pending.push_back(slot);
@@ -287,7 +294,8 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
   return pending;
 }
 
-void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term) {
+void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term,
+                             std::span<const uint64_t> eras) {
   // Before any slot is served: every version from now on is above what the term allows before.
   const Version floor = term << kTermBits;
   Version last = last_version_.load(std::memory_order_relaxed);
@@ -297,7 +305,9 @@ void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term) {
     Shard& shard = shards_[ShardIndex(slot)];
     base::MutexLock lock(shard.mu);
     SlotInfo& info = InfoOf(shard, slot);
-    if (info.state == SlotState::kPending) info.state = SlotState::kServing;
+    if (info.state != SlotState::kPending) continue;
+    info.state = SlotState::kServing;
+    info.era = eras.empty() ? 0 : eras[slot];
   }
 }
 
@@ -314,7 +324,9 @@ void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
 void RouteTable::StopServingLocked(SlotInfo& info) {
   if (info.state == SlotState::kServing) {
     // All versions of the slot so far were drawn under its lock.
-    info = {.state = SlotState::kFormer, .since = last_version_.load(std::memory_order_relaxed)};
+    info = {.state = SlotState::kFormer,
+            .since = last_version_.load(std::memory_order_relaxed),
+            .era = info.era};
   } else if (info.state == SlotState::kPending) {
     info = {};
   }
@@ -334,7 +346,7 @@ Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_
     }
     StopServingLocked(info);
     if (info.state != SlotState::kFormer) continue;
-    fenced.served.push_back({slot, info.since, info.passed_on_s != 0});
+    fenced.served.push_back({slot, info.since, info.passed_on_s != 0, info.era});
     if (info.passed_on_s == 0) info.passed_on_s = now_s;
   }
   Unpin(slots);

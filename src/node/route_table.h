@@ -62,6 +62,9 @@ struct Truth {
   routing::Slot slot = 0;
   Version upto = 0;
   bool passed_on = false;  // Another authority has asked for it, and may know more by now.
+  // The revision by which the cluster began that it knows. Of routes that are older than that it
+  // says nothing: they are of a cluster that the metadata service had forgotten.
+  uint64_t era = 0;
 };
 
 struct Fenced {
@@ -106,14 +109,18 @@ class RouteTable {
 
   // --- Slots ------------------------------------------------------------------------------
   bool Serves(routing::Slot slot) const;
+  // Truth::era of a slot that is served; 0: it is not.
+  uint64_t EraOf(routing::Slot slot) const;
   // Any -> pending, except that serving stays. Forgets the routes of those that become pending;
   // returns these. `revision`: of the view that gives them to this node. `known` gets what this
   // node still knew of them; their routes are to be exported before.
   std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots,
                                            uint64_t revision = 0,
                                            std::vector<Truth>* known = nullptr);
-  // pending -> serving, with `term` for the versions to come.
-  void EndTakeover(std::span<const routing::Slot> slots, uint64_t term);
+  // pending -> serving, with `term` for the versions to come. `eras`, by slot: Truth::era of what
+  // is known of each; empty: 0.
+  void EndTakeover(std::span<const routing::Slot> slots, uint64_t term,
+                   std::span<const uint64_t> eras = {});
   // pending -> foreign: another node has them, by a newer view.
   void AbandonTakeover(std::span<const routing::Slot> slots);
   // A newer authority asks: serving -> former, pending -> foreign. Leaves slots alone that this
@@ -173,6 +180,7 @@ class RouteTable {
     SlotState state = SlotState::kForeign;
     uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
     uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
+    uint64_t era = 0;          // Served and former ones: Truth::era.
     bool unmirrored = false;   // Nobody keeps it up to date here, says the view of
   };  // Shard::mirrors_by.
   struct Shard {

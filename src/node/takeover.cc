@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "obs/log.h"
 
@@ -21,17 +22,42 @@ using routing::Slot;
 constexpr uint64_t kPullTimeoutMs = 2'000;
 constexpr size_t kPagesMax = 4096;  // Of a peer: 64 GiB of routes.
 
+// Whether others may need what the node knows or has.
+bool Matters(const routing::ViewNode& node) {
+  return node.readable && node.lease.era != 0 && (node.routes || !node.lease.segments.empty());
+}
+
+// Of the members from before the cluster that others know of, those that know the oldest one.
+uint64_t OldestEra(const ClusterView& view) {
+  uint64_t oldest = ~uint64_t{0};
+  for (const routing::ViewNode& node : view.nodes()) {
+    if (Matters(node)) oldest = std::min(oldest, node.lease.era);
+  }
+  return oldest;
+}
+
+// The newest one: what nobody has told us of, nobody knows from before that.
+uint64_t EraOfAll(const ClusterView& view) {
+  uint64_t newest = 0;
+  for (const routing::ViewNode& node : view.nodes()) newest = std::max(newest, node.lease.era);
+  return newest;
+}
+
 class Takeover {
  public:
   Takeover(Core& core, const ClusterView& before, const ClusterView& after)
-      : core_(core), before_(before), after_(after), self_(after.Find(core.membership.self())) {}
+      : core_(core),
+        before_(before),
+        after_(after),
+        self_(after.Find(core.membership.self())),
+        oldest_era_(OldestEra(after)) {}
 
   void Run(const std::vector<Slot>& gained) {
     std::vector<Heard> hearsay = OwnRoutes(gained);
     std::vector<Truth> known;
     pending_ = core_.routes.BeginTakeover(gained, after_.revision(), &known);
     best_.resize(slot_count());
-    for (const Truth& truth : known) Consider(self_, truth);
+    for (const Truth& truth : known) truths_.push_back({self_, truth});
     sources_ = Sources();
     PullFormer(&hearsay);
     for (Heard& heard : hearsay) {
@@ -44,7 +70,7 @@ class Takeover {
     if (!rest.empty()) Rebuild(rest, hearsay);
     core_.routes.AbandonTakeover(kept_);
     if (!kept_.empty()) core_.membership.ReapplySoon();
-    core_.routes.EndTakeover(gained, after_.revision());
+    core_.routes.EndTakeover(gained, after_.revision(), Eras());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "authority"}})
         .Add(pending_.size() - rest.size());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "inventory"}}).Add(rest.size());
@@ -66,18 +92,38 @@ class Takeover {
     NodeIndex node = routing::kNoNode;
     bool known = false;
     bool passed_on = false;
+    uint64_t era = 0;
+    bool Covers(Version version) const {
+      return known && version <= upto && version > era << kTermBits;
+    }
   };
 
-  void Consider(NodeIndex node, const Truth& truth) {
-    if (truth.passed_on) passed_on_[{node, truth.slot}] = truth.upto;
-    Best& best = best_[truth.slot];
-    if (best.known && best.upto >= truth.upto) return;
-    best = {truth.upto, node, true, truth.passed_on};
+  static void Consider(NodeIndex node, const Truth& truth, Best* best) {
+    if (best->known && best->upto >= truth.upto) return;
+    *best = {truth.upto, node, true, truth.passed_on, truth.era};
+  }
+
+  // Whether a truth of this era knows all that the members can have. One that was found by nodes
+  // who joined a metadata service that had lost everybody does not: there are members from before.
+  bool IsWhole(uint64_t era) const { return era <= oldest_era_; }
+
+  // The best truths, and below those that are not whole the best of what was before them.
+  void RankTruths() {
+    for (const auto& [node, truth] : truths_) {
+      if (truth.passed_on) passed_on_[{node, truth.slot}] = truth.upto;
+      Consider(node, truth, &best_[truth.slot]);
+    }
+    for (const auto& [node, truth] : truths_) {
+      const Best& best = best_[truth.slot];
+      if (IsWhole(best.era) || truth.upto > best.era << kTermBits) continue;
+      Consider(node, truth, &older_[truth.slot]);
+    }
   }
 
   // Which slots are done once the routes of the best truth are in: nobody can have served them
   // later, neither a node that does not answer nor one that asked for that truth before us.
   void Settle() {
+    RankTruths();
     settled_.resize(slot_count());
     std::vector<bool> doubted(slot_count());
     for (NodeIndex node : silent_) {
@@ -86,7 +132,7 @@ class Takeover {
     for (Slot slot : pending_) {
       const Best& best = best_[slot];
       const bool last = !doubted[slot] || best.node == LastServer(slot);
-      settled_[slot] = best.known && !best.passed_on && last;
+      settled_[slot] = best.known && !best.passed_on && last && IsWhole(best.era);
     }
   }
 
@@ -100,10 +146,20 @@ class Takeover {
 
   // What the best truth of an unsettled slot would have named does not exist if it does not.
   bool Refuted(const KeyRef& ref, Version version) const {
-    const Best& best = best_[SlotOf(ref)];
-    if (!best.known || version > best.upto) return false;
-    const auto named = named_.find(std::pair<ScopeIndex, std::string>(ref.scope, ref.key));
-    return named == named_.end() || named->second != version;
+    const auto older = older_.find(SlotOf(ref));
+    const bool covered = best_[SlotOf(ref)].Covers(version) ||
+                         (older != older_.end() && older->second.Covers(version));
+    return covered && !named_.contains(Named(ref.scope, ref.key, version));
+  }
+
+  // Of what is known of every slot from now on: where there was no telling who had it last, the
+  // members that there are.
+  std::vector<uint64_t> Eras() const {
+    std::vector<uint64_t> eras(slot_count(), EraOfAll(after_));
+    for (Slot slot : pending_) {
+      if (settled_[slot]) eras[slot] = best_[slot].era;
+    }
+    return eras;
   }
 
   void ImportUnlessRefuted(KeyRef ref, const Route& route) {
@@ -227,11 +283,13 @@ class Takeover {
       if (slot < slot_count()) kept_.push_back(slot);
     }
     if (reply.upto_size() != reply.served_size()) return;
+    const bool with_eras = reply.eras_size() == reply.served_size();
     const std::set<uint32_t> passed_on(reply.passed_on().begin(), reply.passed_on().end());
     for (int i = 0; i < reply.served_size(); ++i) {
       const uint32_t slot = reply.served(i);
       if (slot >= slot_count()) continue;
-      Consider(node, {slot, reply.upto(i), passed_on.contains(slot)});
+      const uint64_t era = with_eras ? reply.eras(i) : 0;
+      truths_.push_back({node, {slot, reply.upto(i), passed_on.contains(slot), era}});
     }
   }
 
@@ -271,8 +329,11 @@ class Takeover {
     }
     for (auto& [from, heard, stale] : hearsay) {
       heard.ref.key = heard.key;
-      if (best_[SlotOf(heard.ref)].node != from) continue;
-      named_[{heard.ref.scope, heard.key}] = heard.route.version;
+      const Slot slot = SlotOf(heard.ref);
+      const auto older = older_.find(slot);
+      const bool known_then = older != older_.end() && older->second.node == from;
+      if (best_[slot].node != from && !known_then) continue;
+      named_.insert(Named(heard.ref.scope, heard.key, heard.route.version));
     }
     ImportOwn(rest);
     const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
@@ -321,13 +382,17 @@ class Takeover {
   const ClusterView& before_;
   const ClusterView& after_;
   const NodeIndex self_;
+  const uint64_t oldest_era_;
   std::vector<Slot> pending_;
   std::map<NodeIndex, std::vector<Slot>> sources_;
+  std::vector<std::pair<NodeIndex, Truth>> truths_;          // All that were heard.
   std::vector<Best> best_;                                   // By slot.
+  std::map<Slot, Best> older_;                               // Where the best one is not whole.
   std::vector<bool> settled_;                                // By slot.
   std::map<std::pair<NodeIndex, Slot>, Version> passed_on_;  // Truths that are, and as of when.
   // Routes of the best truths about slots that are not settled.
-  std::map<std::pair<ScopeIndex, std::string>, Version> named_;
+  using Named = std::tuple<ScopeIndex, std::string, Version>;
+  std::set<Named> named_;
   std::vector<Slot> kept_;      // Their authority has them by a newer view than ours.
   std::set<NodeIndex> silent_;  // Did not answer, and so are not asked again.
 };
@@ -352,12 +417,29 @@ bool IsAmong(std::span<const NodeIndex> ranks, NodeIndex node, size_t count) {
   return node != routing::kNoNode && std::find(first.begin(), first.end(), node) != first.end();
 }
 
+// The oldest era that a member which is new in the view, or can be asked again, brings along.
+uint64_t OldestArrival(const ClusterView& before, const ClusterView& after) {
+  uint64_t oldest = ~uint64_t{0};
+  for (const routing::ViewNode& node : after.nodes()) {
+    if (!Matters(node) || node.lease.suspect) continue;
+    const NodeIndex known = before.Find(node.lease.id);
+    const bool there = known != routing::kNoNode && !before.node(known).lease.suspect &&
+                       before.node(known).lease.era != 0;
+    if (!there) oldest = std::min(oldest, node.lease.era);
+  }
+  return oldest;
+}
+
 }  // namespace
 
 void ApplyView(Core& core, const routing::ClusterView& before, const routing::ClusterView& after) {
   const NodeId self = core.membership.self();
   const NodeIndex index = after.Find(self);
   const bool lease_lost = core.membership.TakeLeaseLoss();
+  // Slots that we know of since a time only before which a member that has just come was one: it
+  // has to be asked for what it knows.
+  const uint64_t arrival = OldestArrival(before, after);
+  const uint64_t newest = EraOfAll(after);
   std::vector<Slot> own;
   std::vector<Slot> lost;
   const uint32_t slots = after.slots().count();
@@ -369,7 +451,8 @@ void ApplyView(Core& core, const routing::ClusterView& before, const routing::Cl
     if (ranks.empty()) continue;
     const bool ours = ranks[0] == index;
     if (ours) own.push_back(slot);
-    if (!ours || lease_lost) lost.push_back(slot);
+    const bool blind = arrival < newest && core.routes.EraOf(slot) > arrival;
+    if (!ours || lease_lost || blind) lost.push_back(slot);
   }
   // By the table and not by the difference of the views: some that are served were in no view
   // that named us, and a peer may have fenced others that we never lost.

@@ -3,6 +3,7 @@
 
 #include "mirror_story.h"
 #include "scenario.h"
+#include "stranger_story.h"
 
 namespace mooncake::testing {
 namespace {
@@ -251,6 +252,45 @@ TEST(ClusterSim, SilentOwnersOfADeadAuthority) {
                  cluster.SleepMs(4'500 + cluster.Pick(1'000));
                  cluster.Resume(story.owner());
                  cluster.SleepMs(4'000);
+                 story.Check();
+               }});
+}
+
+// The metadata service is away until all leases have lapsed, or comes back empty, and a node that
+// nobody knows is the first that it sees. What the others have all along is not lost by that.
+TEST(ClusterSim, AStrangerIsFirst) {
+  SimOptions options{.nodes = 3, .losses = true, .failures = true};
+  RunScenario({"AStrangerIsFirst", 5, options, [](SimCluster& cluster) {
+                 StrangerStory story(cluster);
+                 story.Write();
+                 cluster.SetMetadataFault(MetadataFault::kDown);
+                 const bool wiped = cluster.Pick(2) == 0;
+                 cluster.SleepMs(wiped ? cluster.Pick(3'000) : 12'000);
+                 if (wiped) cluster.WipeMetadata();
+                 const uint64_t early = cluster.Pick(3);  // Of the others, one may be back before.
+                 if (early == 1) story.LetBack();
+                 story.Join();
+                 if (early != 1) story.WriteThere();
+                 if (early == 2) story.LetBack();
+                 cluster.SleepMs(cluster.Pick(2'000));
+                 cluster.SetMetadataFault(MetadataFault::kNone);
+                 cluster.SleepMs(5'000);
+                 story.Check();
+                 cluster.SleepMs(20'000);
+                 story.Check();
+               }});
+}
+
+// Whoever has written a value knows that it is published, also where the authority dies before it
+// has told the owners.
+TEST(ClusterSim, AnAuthorityDiesBeforeItsNotices) {
+  SimOptions options{
+      .nodes = 4, .faults = {.latency_ms_max = 10}, .losses = true, .failures = true};
+  RunScenario({"AnAuthorityDiesBeforeItsNotices", 5, options, [](SimCluster& cluster) {
+                 cluster.SleepMs(2'000);
+                 StrangerStory story(cluster);
+                 story.WriteAndKill();
+                 cluster.SleepMs(15'000);
                  story.Check();
                }});
 }

@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(  # A node that others had given up goes on with the slots that it had.
         "lost-lease-ignored",
         "src/node/takeover.cc",
-        "    if (!ours || lease_lost) lost.push_back(slot);\n",
-        "    if (!ours || (lease_lost && ranks.empty())) lost.push_back(slot);\n",
+        "    if (!ours || lease_lost || blind) lost.push_back(slot);\n",
+        "    if (!ours || (lease_lost && ranks.empty()) || blind) lost.push_back(slot);\n",
         "*PausedNodes:*FalseAlarms",
     ),
     Mutant(  # Extents that were just replaced are written anew while a reply is made from them.

@@ -78,6 +78,13 @@ SimNode* SimCluster::Join(const std::string& stable_id, bool may_fail) {
   return nodes_.back().get();
 }
 
+SimNode* SimCluster::JoinAhead() {
+  const MetadataFault fault = std::exchange(metadata_fault_, MetadataFault::kNone);
+  SimNode* const node = JoinNew();
+  metadata_fault_ = fault;
+  return node;
+}
+
 void SimCluster::Leave(SimNode& node) {
   Note(fmt::format("leave {}", node.name()));
   node.Close();
