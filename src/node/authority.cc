@@ -5,7 +5,7 @@
 namespace mooncake::node {
 
 ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version,
-                      Charge* charge) {
+                      Charge* charge, bool* in_use) {
   Superseded superseded;
   const ExtentPin local = publication.local;
   const std::vector<Place> remote = publication.remote;
@@ -15,6 +15,10 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
   const ItemCode code =
       core.routes.Publish(ref, std::move(publication), version, &superseded, charge);
   if (code != kItemOk) return code;
+  // One that comes twice finds itself there.
+  const bool refused =
+      superseded.is_the_new_one && (superseded.local || !superseded.remote.empty());
+  if (in_use != nullptr) *in_use = !refused;
   if (!superseded.is_the_new_one) {
     if (local) {
       core.extents.Commit(*local, *version);

@@ -8,9 +8,11 @@ namespace mooncake::node {
 
 // Publishes, makes our own extent live, tells the other owners and the mirror, and gives back
 // what was replaced. On any code but kItemOk nothing is published and the publication's
-// extents stay reserved: the caller gives them back. `charge` as in RouteTable::Publish.
+// extents stay reserved: the caller gives them back. `charge` as in RouteTable::Publish. `in_use`
+// (unless null): whether the route has the publication's replicas now, and not those of a value
+// that was there (if_absent).
 ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Version* version,
-                      Charge* charge = nullptr);
+                      Charge* charge = nullptr, bool* in_use = nullptr);
 
 // Removes the route and gives its replicas back.
 ItemCode RemoveRoute(Core& core, const KeyRef& ref, uint64_t revision = kNewest);

@@ -130,6 +130,7 @@ bool ServePublish(Core& core, const v1::PublishRequest& request, bool may_block,
   for (size_t i = 0; i < publishing.refs.size(); ++i) {
     const KeyRef& ref = publishing.refs[i];
     Version version = 0;
+    bool in_use = false;
     ItemCode code = publishing.codes[i];
     auto publication = code == kItemOk ? PublicationOf(core, ref, publishing.routes[i])
                                        : std::optional<Publication>();
@@ -137,12 +138,14 @@ bool ServePublish(Core& core, const v1::PublishRequest& request, bool may_block,
       publication->if_absent = request.if_absent();
       publication->revision = request.origin().revision();
       if (request.expect_version()) publication->expected = publishing.routes[i].version;
-      code = PublishRoute(core, ref, *std::move(publication), &version, &publishing.charges[i]);
+      code = PublishRoute(core, ref, *std::move(publication), &version, &publishing.charges[i],
+                          &in_use);
     } else if (code == kItemOk) {
       code = CodeOf(ErrorCode::kNotFound);
     }
     reply->add_codes(code);
     reply->add_versions(version);
+    reply->add_in_use(in_use);
   }
   reply->set_revision(core.view()->revision());
   return true;

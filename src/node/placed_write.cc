@@ -335,11 +335,22 @@ Route PlacedWrite::RouteOf(uint32_t i) const {
   return route;
 }
 
-void PlacedWrite::Published(uint32_t i, Version version) {
-  Copies& copies = copies_[i];
+// The authority tells the owners too, but it may die before its notices have left, and then only
+// what its owners know to be live is found again.
+void PlacedWrite::Published(uint32_t i, const v1::PublishReply& reply, int item) {
   if (quota_) quota_->Published(i);
+  const Version version = reply.versions(item);
+  const bool told = reply.in_use_size() == reply.codes_size();
+  if (told && !reply.in_use(item)) return GiveBack(i);
   // With if_absent the version may be that of another value: the authority's notice decides.
-  if (copies.own && !options_.if_absent) core_.extents.Commit(*copies.own, version);
+  if (!told && options_.if_absent) return;
+  for (const Place& place : RouteOf(i).replicas) {
+    if (place.owner != kSelf) {
+      core_.outbox.Committed(place, version);
+    } else if (ExtentPin own = core_.extents.Find(place.segment, place.offset, place.generation)) {
+      core_.extents.Commit(*own, version);
+    }
+  }
 }
 
 void PlacedWrite::GiveBack(uint32_t i) {
@@ -467,7 +478,7 @@ void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector
       const uint32_t i = groups[g].items[k];
       const ItemCode code = whole ? reply->codes(static_cast<int>(k)) : kItemRetryLater;
       if (code == kItemOk) {
-        Published(i, reply->versions(static_cast<int>(k)));
+        Published(i, *reply, static_cast<int>(k));
       } else if (code == kItemRetryLater || code == kItemWrongAuthority) {
         if (whole) rounds_.NoteCode(code, reply->revision());
         again->push_back(i);

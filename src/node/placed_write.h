@@ -65,7 +65,7 @@ class PlacedWrite {
                      std::vector<uint32_t>* again);
   // What is published for item i: the copies written, and those kept.
   Route RouteOf(uint32_t i) const;
-  void Published(uint32_t i, Version version);
+  void Published(uint32_t i, const v1::PublishReply& reply, int item);
   void GiveBack(uint32_t i);
   void Abandon(uint32_t i);
   bool soft_pin() const;
