@@ -127,6 +127,8 @@ class ExtentStore {
   ExtentStore();
   ~ExtentStore();  // REQUIRES: no pin is left outside.
 
+  // Of the process that owns it: what generations begin with. REQUIRES: before the first Reserve.
+  void SetInstance(uint32_t instance) { next_generation_.store(FirstGeneration(instance)); }
   // Offers memory. The index is the segment's number in the node's lease for ever.
   uint32_t AddSegment(std::string name, MappedMemory memory);
   void SetSegmentState(uint32_t index, NodeState state);

@@ -121,6 +121,7 @@ Status Node::JoinCluster() {
   record.host = config_.host_id;
   record.pid = config_.pid;
   record.instance = static_cast<uint32_t>(ports_.runtime.Random() | 1);  // Never 0.
+  extents_.SetInstance(record.instance);
   record.labels = config_.labels;
   record.segments = SegmentRecords();
   return membership_->Join(record, config_.initial_state == NodeState::kStandby,

@@ -24,6 +24,7 @@ void AddAddressee(uint32_t instance, std::string* message) {
   addressed.AppendToString(message);
 }
 
+constexpr int kSequenceBits = 32;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
 Error WithReason(Error error, CallFailure failure) {
@@ -43,7 +44,9 @@ Peers::Peers(Runtime& runtime, Transport& transport, Membership& membership, Met
       transport_(transport),
       membership_(membership),
       counts_(metrics),
-      stall_ms_(stall_ms) {}
+      stall_ms_(stall_ms),
+      // A process that has got our name before must not have its replies taken for ours.
+      next_sequence_((uint64_t{membership.instance()} << kSequenceBits) + 1) {}
 
 void Peers::FillOrigin(bool changes_something, v1::Origin* origin) {
   origin->set_node(membership_.self_name());

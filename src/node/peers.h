@@ -89,7 +89,7 @@ class Peers {
   Membership& membership_;
   PeerMetrics counts_;
   const uint64_t stall_ms_;
-  std::atomic<uint64_t> next_sequence_{1};
+  std::atomic<uint64_t> next_sequence_;
   std::atomic<uint64_t> last_deadline_ms_{UINT64_MAX};
 };
 

@@ -166,7 +166,8 @@ void Reconciler::SweepOwners() {
   const ViewPtr view = core_->view();
   std::set<NameIndex> missing;
   std::set<NameIndex> present{kSelf};
-  const uint64_t changed = core_->routes.SweepOwners([&](NameIndex owner) {
+  const uint64_t changed = core_->routes.SweepOwners([&](const Place& place) {
+    const NameIndex owner = place.owner;
     if (present.contains(owner)) return false;
     if (!missing.contains(owner)) {
       const bool known = view->FindName(core_->names.NameOf(owner)) != routing::kNoNode;

@@ -486,7 +486,7 @@ std::vector<KeyedRoute> RouteTable::Export(size_t shard_number,
   return routes;
 }
 
-uint64_t RouteTable::SweepOwners(const std::function<bool(NameIndex)>& gone) {
+uint64_t RouteTable::SweepOwners(const std::function<bool(const Place&)>& gone) {
   uint64_t changed = 0;
   for (size_t i = 0; i < kShards; ++i) {
     Shard& shard = shards_[i];
@@ -494,7 +494,7 @@ uint64_t RouteTable::SweepOwners(const std::function<bool(NameIndex)>& gone) {
     for (auto it = shard.entries.begin(); it != shard.entries.end();) {
       std::vector<Place>& remote = it->second.route.replicas;
       const Load before = LoadOf(it->second);
-      changed += std::erase_if(remote, [&](const Place& p) { return gone(p.owner); }) > 0;
+      changed += std::erase_if(remote, gone) > 0;
       CountLess(it->second, before);
       const bool empty = remote.empty() && !it->second.local;
       if (empty) {

@@ -147,9 +147,9 @@ class RouteTable {
   static constexpr size_t kShards = 256;
   std::vector<KeyedRoute> Export(size_t shard,
                                  const std::function<bool(routing::Slot)>& wanted) const;
-  // Drops replicas whose owner `gone` names, everywhere; routes without replicas go. Returns
+  // Drops replicas that `gone` names, everywhere; routes without replicas go. Returns
   // the number of routes that changed.
-  uint64_t SweepOwners(const std::function<bool(NameIndex)>& gone);
+  uint64_t SweepOwners(const std::function<bool(const Place&)>& gone);
 
   // Counts what is served, and only that, for those tenants that the meter has accounts of. After
   // slots or accounts have changed.

@@ -398,17 +398,22 @@ class Takeover {
 };
 
 void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& after) {
-  std::set<NameIndex> removed;
+  std::map<NameIndex, uint32_t> removed;  // With the instance that has the name now; 0: none.
   for (const routing::ViewNode& node : before.nodes()) {
-    if (after.Find(node.lease.id) != routing::kNoNode) continue;
-    core.peers.Forget(node.lease.endpoint);
-    if (auto name = core.names.IndexOf(node.lease.id.ToString())) removed.insert(*name);
+    const NodeIndex there = after.Find(node.lease.id);
+    const uint32_t instance = there == routing::kNoNode ? 0 : after.node(there).lease.instance;
+    if (there != routing::kNoNode && instance == node.lease.instance) continue;
+    if (there == routing::kNoNode) core.peers.Forget(node.lease.endpoint);
+    if (auto name = core.names.IndexOf(node.lease.id.ToString())) removed[*name] = instance;
   }
   removed.erase(kSelf);
   if (removed.empty()) return;
   core.meter.ForgetWriters([&](NameIndex writer) { return removed.contains(writer); });
-  const uint64_t changed =
-      core.routes.SweepOwners([&](NameIndex owner) { return removed.contains(owner); });
+  const uint64_t changed = core.routes.SweepOwners([&](const Place& place) {
+    const auto found = removed.find(place.owner);
+    if (found == removed.end()) return false;
+    return found->second == 0 || !IsOfInstance(place, found->second);
+  });
   core.metrics.GetCounter("routes_swept_total", {}).Add(changed);
 }
 

@@ -57,6 +57,17 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
+// Generations are drawn from one counter that starts, for a process, at its instance << this. So
+// a place says which process it is of, even where names repeat, as a metadata service that has
+// lost everything gives out the same epochs again.
+inline constexpr int kInstanceShift = 26;
+constexpr uint64_t FirstGeneration(uint32_t instance) {
+  return (uint64_t{instance & 0x7fffffff} << kInstanceShift) + 1;  // Inventories have 58 bits.
+}
+constexpr bool IsOfInstance(const Place& place, uint32_t instance) {
+  return place.generation >> kInstanceShift == FirstGeneration(instance) >> kInstanceShift;
+}
+
 struct Route {
   Version version = 0;
   uint64_t size = 0;

@@ -295,5 +295,16 @@ TEST(ClusterSim, AnAuthorityDiesBeforeItsNotices) {
                }});
 }
 
+TEST(ClusterSim, ANameComesAgain) {
+  SimOptions options{.nodes = 3, .losses = true, .failures = true};
+  RunScenario({"ANameComesAgain", 5, options, [](SimCluster& cluster) {
+                 cluster.SleepMs(2'000);
+                 StrangerStory story(cluster);
+                 story.ComeAgain();
+                 cluster.SleepMs(10'000);
+                 story.Check();
+               }});
+}
+
 }  // namespace
 }  // namespace mooncake::testing

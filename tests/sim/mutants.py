@@ -127,6 +127,27 @@ MUTANTS = [
         "      idle = result_.moved == before ? idle + 1 : kIdlePassesMax;\n    }\n",
         "*NothingIsMissedWhenNodesAreDrained",
     ),
+    Mutant(  # Who knows nothing of what was before it knows that there was nothing.
+        "stranger-knows-all",
+        "src/node/takeover.cc",
+        "{ return era <= oldest_era_; }",
+        "{ return era <= oldest_era_ || era > 1; }",
+        "*AStrangerIsFirst",
+    ),
+    Mutant(  # Only the authority tells the owners what is published.
+        "writer-tells-nobody",
+        "src/node/placed_write.cc",
+        "  if (!told && options_.if_absent) return;\n",
+        "  if (told || options_.if_absent) return;\n",
+        "*AnAuthorityDiesBeforeItsNotices",
+    ),
+    Mutant(  # Places of a process pass for those of the next one of that name.
+        "generations-begin-anew",
+        "src/node/extent_store.h",
+        "next_generation_.store(FirstGeneration(instance));",
+        "next_generation_.store(FirstGeneration(instance & 0));",
+        "*ANameComesAgain",
+    ),
 ]
 
 

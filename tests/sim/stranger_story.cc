@@ -71,6 +71,27 @@ void StrangerStory::WriteAndKill() {
   cluster_.Kill(authority);
 }
 
+void StrangerStory::ComeAgain() {
+  SimNode& victim = *cluster_.Live()[0];
+  SimNode& writer = *cluster_.Live()[1];
+  const std::string name = victim.name();
+  const ReplicateConfig own{.replica_num = 1, .prefer_local = true};
+  std::vector<std::string> keys;
+  for (int i = 0; i < kKeys; ++i) keys.push_back(fmt::format("dead-{}", i));
+  for (const std::string& key : keys) Put(victim, key, 1, false, &own);
+  cluster_.SleepMs(500);
+  cluster_.Kill(victim);
+  cluster_.WipeMetadata();
+  SimNode* const again = cluster_.Join(victim.stable_id());
+  if (again == nullptr || again->name() != name) return cluster_.Problem("another name");
+  cluster_.SleepMs(5'000);
+  for (const std::string& key : keys) {
+    const auto exists = writer.Exist({key})[0];
+    if (!exists.ok() || *exists == Existence::kPresent) cluster_.Problem(key + " is there");
+    Put(writer, key, 2, true, &own);
+  }
+}
+
 void StrangerStory::Check() {
   for (SimNode* reader : cluster_.Live()) {
     for (const auto& [key, value] : wanted_) {

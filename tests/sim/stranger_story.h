@@ -25,6 +25,9 @@ class StrangerStory {
   void WriteThere();
   // Two nodes' values, by a third one whose keys they are, which dies as soon as it has answered.
   void WriteAndKill();
+  // A node dies, and comes again under the same name, as the service has forgotten its epoch. What
+  // died with it is not there; what is put instead stays.
+  void ComeAgain();
   void Check();
 
  private:

@@ -412,7 +412,7 @@ TEST_F(RouteTableTest, SweepDropsTheReplicasOfOwnersThatAreGone) {
   ASSERT_EQ(Publish("one", At({Remote(1)})), kItemOk);
   ASSERT_EQ(Publish("both", At({Remote(1), Remote(2)})), kItemOk);
   ASSERT_EQ(Publish("other", At({Remote(2)})), kItemOk);
-  EXPECT_EQ(table_.SweepOwners([](NameIndex owner) { return owner == 1; }), 2u);
+  EXPECT_EQ(table_.SweepOwners([](const Place& place) { return place.owner == 1; }), 2u);
   EXPECT_EQ(Look("one"), CodeOf(ErrorCode::kNotFound));
   EXPECT_EQ(Look("both"), kItemOk);
   EXPECT_EQ(table_.route_count(), 2u);
