@@ -270,7 +270,8 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
     if (info.state == SlotState::kFormer && known != nullptr) {
       known->push_back({slot, info.since, info.passed_on_s != 0, info.era});
     }
-    info = {.state = SlotState::kPending, .since = revision};
+    const uint64_t known_era = info.state == SlotState::kFormer ? info.era : 0;
+    info = {.state = SlotState::kPending, .since = revision, .era = known_era};
     pending.push_back(slot);
     wanted[slot] = true;
   }
@@ -343,6 +344,11 @@ Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_
     if (ours && revision < info.since) {
       fenced.kept.push_back(slot);
       continue;
+    }
+    // What it knew of a slot that it was taking over anew is gone with that; others must not think
+    // that what they know is all.
+    if (info.state == SlotState::kPending && info.era != 0) {
+      fenced.served.push_back({slot, info.since << kTermBits, true, info.since});
     }
     StopServingLocked(info);
     if (info.state != SlotState::kFormer) continue;

@@ -180,7 +180,7 @@ class RouteTable {
     SlotState state = SlotState::kForeign;
     uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
     uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
-    uint64_t era = 0;          // Served and former ones: Truth::era.
+    uint64_t era = 0;          // Served and former ones: Truth::era; pending: of what it knew.
     bool unmirrored = false;   // Nobody keeps it up to date here, says the view of
   };  // Shard::mirrors_by.
   struct Shard {

@@ -109,6 +109,12 @@ class Takeover {
 
   // The best truths, and below those that are not whole the best of what was before them.
   void RankTruths() {
+    // Where all are of one era, whoever has asked the one that was asked knows what it knew.
+    if (oldest_era_ == EraOfAll(after_)) {
+      std::erase_if(truths_, [](const auto& heard) {
+        return heard.second.upto == heard.second.era << kTermBits;
+      });
+    }
     for (const auto& [node, truth] : truths_) {
       if (truth.passed_on) passed_on_[{node, truth.slot}] = truth.upto;
       Consider(node, truth, &best_[truth.slot]);
