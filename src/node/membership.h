@@ -184,6 +184,7 @@ class Membership {
   std::atomic<bool> stop_{false};
 
   std::map<NodeId, LeaseRecord> members_;  // Refresher thread only (and Join).
+  uint64_t fetched_revision_ = 0;          // The service's of what `members_` has. Likewise.
   // Members that a full answer of the service left out (it came back empty), and until when
   // they may register themselves again. Likewise.
   std::map<NodeId, uint64_t> unconfirmed_;

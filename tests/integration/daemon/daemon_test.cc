@@ -390,7 +390,7 @@ TEST_F(DaemonTest, AnAbandonedPutLeavesAnotherNodeAsItWas) {
   // Nothing is published over the old value either.
   EXPECT_EQ(put(false), ErrorCode::kTransport);
   EXPECT_EQ(node->Get(key).value_or(""), "old");
-  EXPECT_TRUE(daemon_->store().PutMany({&item, 1})[0].ok());
+  EXPECT_TRUE(daemon_->store().PutMany({&item, 1}, {})[0].ok());
   EXPECT_EQ(node->Get(key).value_or(""), value);
 }
 
