@@ -121,7 +121,8 @@ const PyMethodDef kMethods[] = {
         "get_tenant_policy",
         "get_tenant_policy($self, tenant)\n--\n\n"
         "The policy of a tenant as a dict with version, updated_at_ms, updated_by and quota, or "
-        "None."
+        "None.\n"
+        "RuntimeError: the metadata service did not answer."
         "\n\nExample:\n"
         "    >>> store.get_tenant_policy(\"team-a\")[\"quota\"][\"max_bytes\"]\n"
         "    68719476736\n"),
