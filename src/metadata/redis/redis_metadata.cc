@@ -169,6 +169,7 @@ Result<std::vector<MetadataStore::NamedDocument>> RedisMetadata::ListDocuments(
     sorted[items[i]] = {version, items[i + 2]};
   }
   std::vector<NamedDocument> named;
+  named.reserve(sorted.size());
   for (auto& [name, document] : sorted) named.push_back({name, std::move(document)});
   return named;
 }
