@@ -429,15 +429,8 @@ void PlacedWrite::Publish(std::vector<uint32_t> pending, std::vector<Status>* st
   while (true) {
     std::erase_if(pending, [&](uint32_t i) { return PublishHere(i, statuses); });
     if (pending.empty()) return;
-    std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, {});
-    std::vector<bool> grouped(items_.size());
-    for (const AuthorityGroup& group : groups) {
-      for (uint32_t i : group.items) grouped[i] = true;
-    }
     std::vector<uint32_t> again;
-    for (uint32_t i : pending) {
-      if (!grouped[i]) again.push_back(i);
-    }
+    std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, {}, &again);
     PublishRemote(groups, statuses, &again);
     pending.swap(again);
     if (pending.empty()) return;
@@ -471,16 +464,15 @@ void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector
     const bool whole = reply.ok() &&
                        reply->codes_size() == static_cast<int>(groups[g].items.size()) &&
                        reply->versions_size() == reply->codes_size();
-    if (!reply.ok()) rounds_.NotePeerFailed(peers[g]->lease.id, reply.error());
-    if (reply.ok() && !whole) rounds_.NoteMalformed(peers[g]->lease.id);
-    if (!whole) rounds_.NoteUnanswered(groups[g]);
+    const Error* const error = reply.ok() ? nullptr : &reply.error();
+    if (!rounds_.Answered(groups[g], error, whole, again)) continue;
     for (size_t k = 0; k < groups[g].items.size(); ++k) {
       const uint32_t i = groups[g].items[k];
-      const ItemCode code = whole ? reply->codes(static_cast<int>(k)) : kItemRetryLater;
+      const ItemCode code = reply->codes(static_cast<int>(k));
       if (code == kItemOk) {
         Published(i, *reply, static_cast<int>(k));
       } else if (code == kItemRetryLater || code == kItemWrongAuthority) {
-        if (whole) rounds_.NoteCode(code, reply->revision());
+        rounds_.NoteCode(code, reply->revision());
         again->push_back(i);
       } else {
         GiveBack(i);

@@ -167,15 +167,9 @@ class PutOp {
         for (uint32_t i : pending) statuses_[i] = NotWanted();
         return;
       }
-      std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
-      std::vector<uint32_t> again = Send(groups, placed);
-      std::vector<bool> grouped(items_.size());
-      for (const AuthorityGroup& group : groups) {
-        for (uint32_t i : group.items) grouped[i] = true;
-      }
-      for (uint32_t i : pending) {
-        if (!grouped[i]) again.push_back(i);
-      }
+      std::vector<uint32_t> again;
+      std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes, &again);
+      Send(groups, placed, &again);
       SpillOwn(largest, &again, placed);
       pending.swap(again);
       if (pending.empty()) return;
@@ -208,8 +202,9 @@ class PutOp {
     });
   }
 
-  // Returns the items to try again; those without room at their authority go to `placed`.
-  std::vector<uint32_t> Send(std::vector<AuthorityGroup>& groups, std::vector<uint32_t>* placed) {
+  // Items to try again go to `again`, those without room at their authority to `placed`.
+  void Send(std::vector<AuthorityGroup>& groups, std::vector<uint32_t>* placed,
+            std::vector<uint32_t>* again) {
     std::vector<std::unique_ptr<FusedPut>> puts;
     std::vector<PeerCall> calls(groups.size());
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -227,15 +222,13 @@ class PutOp {
       span.peers(calls.size());
       core_.peers.CallMany(calls);
     }
-    std::vector<uint32_t> again;
     for (size_t g = 0; g < groups.size(); ++g) {
       if (puts[g]->given_up) {
         for (uint32_t i : groups[g].items) statuses_[i] = NotWanted();
         continue;
       }
-      Judge(groups[g], calls[g], puts[g]->reply, placed, &again);
+      Judge(groups[g], calls[g], puts[g]->reply, placed, again);
     }
-    return again;
   }
 
   std::string Message(AuthorityGroup& group) {
@@ -255,22 +248,14 @@ class PutOp {
 
   void Judge(const AuthorityGroup& group, const PeerCall& call, const v1::PutReply& reply,
              std::vector<uint32_t>* placed, std::vector<uint32_t>* again) {
-    if (!call.status.ok()) {
-      rounds_.NotePeerFailed(call.peer, call.status.error());
-      rounds_.NoteUnanswered(group);
-      again->insert(again->end(), group.items.begin(), group.items.end());
-      return;
-    }
+    const Error* const error = call.status.ok() ? nullptr : &call.status.error();
     const bool whole = reply.codes_size() == static_cast<int>(group.items.size());
-    if (!whole) {
-      rounds_.NoteMalformed(call.peer);
-      rounds_.NoteUnanswered(group);
-    }
+    if (!rounds_.Answered(group, error, whole, again)) return;
     for (size_t k = 0; k < group.items.size(); ++k) {
       const uint32_t i = group.items[k];
-      const ItemCode code = whole ? reply.codes(static_cast<int>(k)) : kItemRetryLater;
+      const ItemCode code = reply.codes(static_cast<int>(k));
       if (code == kItemRetryLater || code == kItemWrongAuthority) {
-        if (whole) rounds_.NoteCode(code, reply.revision());
+        rounds_.NoteCode(code, reply.revision());
         again->push_back(i);
       } else if (code == CodeOf(ErrorCode::kNoSpace)) {
         placed->push_back(i);

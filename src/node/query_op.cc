@@ -59,10 +59,10 @@ class QueryOp {
   }
 
   std::vector<uint32_t> Round(const std::vector<uint32_t>& pending) {
-    std::vector<AuthorityGroup> groups = rounds_.Group(refs_, pending, {});
+    std::vector<uint32_t> again;
+    std::vector<AuthorityGroup> groups = rounds_.Group(refs_, pending, {}, &again);
     std::vector<const routing::ViewNode*> peers;
     std::vector<typename Traits::Request> requests;
-    std::vector<bool> grouped(refs_.size());
     for (AuthorityGroup& group : groups) {
       peers.push_back(&rounds_.view()->node(group.node));
       auto& request = requests.emplace_back();
@@ -72,34 +72,22 @@ class QueryOp {
         core_.peers.FillOrigin(false, request.mutable_origin());
       }
       WriteScope(core_.scopes.ScopeOf(refs_[group.items[0]].scope), request.mutable_scope());
-      for (uint32_t i : group.items) {
-        AddKey(refs_[i].key, request.mutable_keys());
-        grouped[i] = true;
-      }
-    }
-    std::vector<uint32_t> again;
-    for (uint32_t i : pending) {
-      if (!grouped[i]) again.push_back(i);
+      for (uint32_t i : group.items) AddKey(refs_[i].key, request.mutable_keys());
     }
     obs::PhaseSpan span(core_.runtime, Traits::kChanges ? "control.rpc" : "control.route_lookup");
     span.items(pending.size());
     span.peers(peers.size());
     auto replies = core_.peers.AskMany<typename Traits::Reply, typename Traits::Request>(
         peers, Traits::kType, requests, rounds_.deadline_ms());
-    for (size_t g = 0; g < groups.size(); ++g) Judge(groups[g], *peers[g], replies[g], &again);
+    for (size_t g = 0; g < groups.size(); ++g) Judge(groups[g], replies[g], &again);
     return again;
   }
 
-  void Judge(const AuthorityGroup& group, const routing::ViewNode& peer,
-             const Result<typename Traits::Reply>& reply, std::vector<uint32_t>* again) {
-    if (!reply.ok()) rounds_.NotePeerFailed(peer.lease.id, reply.error());
+  void Judge(const AuthorityGroup& group, const Result<typename Traits::Reply>& reply,
+             std::vector<uint32_t>* again) {
     const bool whole = reply.ok() && Traits::Whole(*reply, group.items.size());
-    if (reply.ok() && !whole) rounds_.NoteMalformed(peer.lease.id);
-    if (!whole) {
-      if (Traits::kChanges) rounds_.NoteUnanswered(group);
-      again->insert(again->end(), group.items.begin(), group.items.end());
-      return;
-    }
+    const Error* const error = reply.ok() ? nullptr : &reply.error();
+    if (!rounds_.Answered(group, error, whole, again)) return;
     size_t cursor = 0;
     for (size_t k = 0; k < group.items.size(); ++k) {
       const uint32_t i = group.items[k];

@@ -83,17 +83,16 @@ void QuotaReserve::ReserveRemote(std::vector<AuthorityGroup>& groups,
     const std::vector<uint32_t>& items = asked[g]->items;
     const auto& reply = replies[g];
     const bool whole = reply.ok() && reply->codes_size() == static_cast<int>(items.size());
-    if (!reply.ok()) rounds_.NotePeerFailed(peers[g]->lease.id, reply.error());
-    if (reply.ok() && !whole) rounds_.NoteMalformed(peers[g]->lease.id);
-    if (!whole) rounds_.NoteUnanswered(*asked[g]);
+    const Error* const error = reply.ok() ? nullptr : &reply.error();
+    if (!rounds_.Answered(*asked[g], error, whole, again)) continue;
     for (size_t k = 0; k < items.size(); ++k) {
       const uint32_t i = items[k];
-      const ItemCode code = whole ? reply->codes(static_cast<int>(k)) : kItemRetryLater;
+      const ItemCode code = reply->codes(static_cast<int>(k));
       if (code == kItemOk) {
         admitted->push_back(i);
         elsewhere_[i] = peers[g]->lease.id;
       } else if (code == kItemRetryLater || code == kItemWrongAuthority) {
-        if (whole) rounds_.NoteCode(code, reply->revision());
+        rounds_.NoteCode(code, reply->revision());
         again->push_back(i);
       } else if (code == CodeOf(ErrorCode::kConflict)) {
         (*statuses)[i] = OverQuota(items_[i].ref, items_[i].size);
@@ -118,15 +117,8 @@ std::vector<uint32_t> QuotaReserve::Reserve(std::vector<uint32_t> pending,
     std::erase_if(pending,
                   [&](uint32_t i) { return ReserveHere(i, copies[i], &admitted, statuses); });
     if (pending.empty()) break;
-    std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, {});
-    std::vector<bool> grouped(items_.size());
-    for (const AuthorityGroup& group : groups) {
-      for (uint32_t i : group.items) grouped[i] = true;
-    }
     std::vector<uint32_t> again;
-    for (uint32_t i : pending) {
-      if (!grouped[i]) again.push_back(i);
-    }
+    std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, {}, &again);
     ReserveRemote(groups, copies, &admitted, &again, statuses);
     pending.swap(again);
     if (pending.empty() || !rounds_.Again()) break;

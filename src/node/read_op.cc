@@ -212,8 +212,8 @@ class ReadOp : public ReadPlan {
     if (!request_.allocate) {
       for (const ReadItem& item : request_.items) sizes.push_back(item.limit);
     }
-    const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes);
-    std::vector<uint32_t> again = Ungrouped(pending, groups);
+    std::vector<uint32_t> again;
+    const std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes, &again);
     std::vector<std::unique_ptr<ReadReceiver>> receivers;
     std::vector<PeerCall> calls(groups.size());
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -240,23 +240,6 @@ class ReadOp : public ReadPlan {
     return again;
   }
 
-  static std::vector<uint32_t> Ungrouped(const std::vector<uint32_t>& pending,
-                                         const std::vector<AuthorityGroup>& groups) {
-    size_t grouped = 0;
-    for (const AuthorityGroup& group : groups) grouped += group.items.size();
-    if (grouped == pending.size()) return {};
-    std::vector<uint32_t> in_groups;
-    for (const AuthorityGroup& group : groups) {
-      in_groups.insert(in_groups.end(), group.items.begin(), group.items.end());
-    }
-    std::sort(in_groups.begin(), in_groups.end());
-    std::vector<uint32_t> rest;
-    for (uint32_t i : pending) {
-      if (!std::binary_search(in_groups.begin(), in_groups.end(), i)) rest.push_back(i);
-    }
-    return rest;
-  }
-
   std::string GetMessage(const std::vector<uint32_t>& items) {
     v1::GetRequest message;
     core_.peers.FillOrigin(false, message.mutable_origin());
@@ -277,12 +260,11 @@ class ReadOp : public ReadPlan {
   void Judge(const AuthorityGroup& group, const PeerCall& call, ReadReceiver& receiver,
              std::vector<uint32_t>* routed, std::vector<uint32_t>* again) {
     for (uint32_t i : group.items) results_[i] = uint64_t{0};
-    if (!call.status.ok()) {
-      rounds_.NotePeerFailed(call.peer, call.status.error());
-      for (uint32_t i : group.items) NoteReason(i, call.status.error().reason);
-      again->insert(again->end(), group.items.begin(), group.items.end());
-      return;
+    const Error* const error = call.status.ok() ? nullptr : &call.status.error();
+    if (error != nullptr) {
+      for (uint32_t i : group.items) NoteReason(i, error->reason);
     }
+    if (!rounds_.Answered(group, error, true, again)) return;
     std::vector<uint32_t> wrong;
     for (size_t k = 0; k < group.items.size(); ++k) {
       const uint32_t i = group.items[k];

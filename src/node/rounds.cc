@@ -30,7 +30,8 @@ Rounds::Rounds(Core& core, uint64_t deadline_ms)
 
 std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
                                           std::span<const uint32_t> items,
-                                          std::span<const uint64_t> sizes) {
+                                          std::span<const uint64_t> sizes,
+                                          std::vector<uint32_t>* again) {
   struct Open {  // The group of a node that still takes items.
     size_t group = 0;
     uint64_t payload_bytes = 0;
@@ -45,6 +46,7 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
       // Nobody, or us: then our table said moments ago that it is not ready.
       stale_ = true;
       ranks.empty() ? NoteNobody() : NoteOthers();
+      again->push_back(item);
       continue;
     }
     const uint64_t size = sizes.empty() ? 0 : sizes[item];
@@ -95,8 +97,18 @@ void Rounds::FillChange(AuthorityGroup& group, v1::Origin* origin) {
   group.sequence = origin->sequence();
 }
 
-void Rounds::NoteUnanswered(const AuthorityGroup& group) {
-  unanswered_[{view_->node(group.node).lease.id, group.items}] = group.sequence;
+bool Rounds::Answered(const AuthorityGroup& group, const Error* error, bool whole,
+                      std::vector<uint32_t>* again) {
+  if (error == nullptr && whole) return true;
+  const NodeId& peer = view_->node(group.node).lease.id;
+  if (error != nullptr) {
+    NotePeerFailed(peer, *error);
+  } else {
+    last_error_ = TransportError("node " + peer.ToString() + " sent a malformed reply");
+  }
+  if (group.sequence != 0) unanswered_[{peer, group.items}] = group.sequence;
+  again->insert(again->end(), group.items.begin(), group.items.end());
+  return false;
 }
 
 void Rounds::NoteNobody() {
@@ -105,10 +117,6 @@ void Rounds::NoteNobody() {
   if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();
   last_error_ = TransportError("the cluster has no active node that keeps routes");
   last_error_.reason = ErrorReason::kOwnerDead;
-}
-
-void Rounds::NoteMalformed(const NodeId& peer) {
-  last_error_ = TransportError("node " + peer.ToString() + " sent a malformed reply");
 }
 
 // The slots of a peer that failed move once the metadata service has heard of it.

@@ -30,9 +30,9 @@ class Rounds {
   // Groups `items` by the authority of `refs[item]`, in frames of at most kItemsPerMessageMax
   // items, about kPayloadPerMessageMax of `sizes` (empty: no payload) and no more keys than a
   // message takes. Items whose authority is this node or nobody are noted as to be tried again
-  // and left out.
+  // and appended to `again`.
   std::vector<AuthorityGroup> Group(std::span<const KeyRef> refs, std::span<const uint32_t> items,
-                                    std::span<const uint64_t> sizes);
+                                    std::span<const uint64_t> sizes, std::vector<uint32_t>* again);
 
   // Evidence of the round that just ended. NoteCode is for kItemRetryLater and
   // kItemWrongAuthority; `revision` is the answering node's.
@@ -41,8 +41,10 @@ class Rounds {
   // Fills the origin of a change. One that goes again to a peer that did not answer keeps its
   // sequence, so that it is done once.
   void FillChange(AuthorityGroup& group, v1::Origin* origin);
-  void NoteUnanswered(const AuthorityGroup& group);
-  void NoteMalformed(const NodeId& peer);
+  // What the reply to a group says of its peer. False: nothing of its items, since there is none
+  // but `error`, or it is not `whole`; all of them were appended to `again`.
+  bool Answered(const AuthorityGroup& group, const Error* error, bool whole,
+                std::vector<uint32_t>* again);
   // An item whose peers have answered is to be tried again: it does not give up because of others
   // whose peers have not.
   void NoteOthers() { others_ = true; }

@@ -43,10 +43,12 @@ TEST(Rounds, GroupsItemsByAuthorityInTheirOrder) {
     for (const std::string& key : keys) refs.push_back(world.client.Ref(key));
     Rounds rounds(world.client.core(), world.client.Deadline());
     const std::vector<uint32_t> items = {5, 0, 1, 4};
-    const auto groups = rounds.Group(refs, items, {});
+    std::vector<uint32_t> again;
+    const auto groups = rounds.Group(refs, items, {}, &again);
     ASSERT_EQ(groups.size(), 2u);
     EXPECT_EQ(groups[0].items, (std::vector<uint32_t>{5, 4}));
     EXPECT_EQ(groups[1].items, (std::vector<uint32_t>{0, 1}));
+    EXPECT_TRUE(again.empty());
   });
 }
 
@@ -56,18 +58,28 @@ TEST(Rounds, AChangeThatGoesAgainWithoutAnAnswerIsTheSameChange) {
     const std::string key = TestCluster::KeyAt(world.client, "a:1");
     const std::vector<KeyRef> refs = {world.client.Ref(key), world.client.Ref(key)};
     Rounds rounds(world.client.core(), world.client.Deadline());
+    std::vector<uint32_t> again;
     const auto send = [&](std::vector<uint32_t> items) {
-      auto groups = rounds.Group(refs, items, {});
+      auto groups = rounds.Group(refs, items, {}, &again);
       v1::Origin origin;
       rounds.FillChange(groups.at(0), &origin);
       EXPECT_EQ(groups[0].sequence, origin.sequence());
       return groups[0];
     };
     const AuthorityGroup first = send({0, 1});
-    rounds.NoteUnanswered(first);
+    const Error gone = TransportError("gone");
+    EXPECT_FALSE(rounds.Answered(first, &gone, false, &again));
+    EXPECT_EQ(again, first.items);
     EXPECT_NE(send({0}).sequence, first.sequence);  // Not the same one.
     EXPECT_EQ(send({0, 1}).sequence, first.sequence);
-    EXPECT_NE(send({0, 1}).sequence, first.sequence);  // That one was answered.
+    const AuthorityGroup next = send({0, 1});
+    EXPECT_NE(next.sequence, first.sequence);  // That one was answered.
+    again.clear();
+    EXPECT_TRUE(rounds.Answered(next, nullptr, true, &again));
+    EXPECT_TRUE(again.empty());
+    EXPECT_FALSE(rounds.Answered(next, nullptr, false, &again));  // By something else.
+    EXPECT_EQ(again, next.items);
+    EXPECT_NE(rounds.last_error().context.find("malformed"), std::string::npos);
   });
 }
 
@@ -80,7 +92,8 @@ TEST(Rounds, CutsFramesByItemsPayloadAndKeyBytes) {
       for (uint32_t i = 0; i < items.size(); ++i) items[i] = i;
       Rounds rounds(world.client.core(), world.client.Deadline());
       size_t total = 0;
-      const auto groups = rounds.Group(refs, items, sizes);
+      std::vector<uint32_t> again;
+      const auto groups = rounds.Group(refs, items, sizes, &again);
       for (const AuthorityGroup& group : groups) total += group.items.size();
       EXPECT_EQ(total, refs.size());
       return groups.size();
@@ -102,12 +115,15 @@ TEST(Rounds, LeavesOutWhatThisNodeOrNobodyAnswersFor) {
     auto& client = cluster.Start("client", 0);
     const KeyRef ref = client.Ref("k");
     const uint32_t item = 0;
+    std::vector<uint32_t> again;
     Rounds nobody(client.core(), client.Deadline());
-    EXPECT_TRUE(nobody.Group({&ref, 1}, {&item, 1}, {}).empty());
+    EXPECT_TRUE(nobody.Group({&ref, 1}, {&item, 1}, {}, &again).empty());
+    EXPECT_EQ(again, std::vector<uint32_t>{item});
     EXPECT_EQ(nobody.last_error().code, ErrorCode::kTransport);
     auto& a = cluster.Start("a");
     Rounds self(a.core(), a.Deadline());
-    EXPECT_TRUE(self.Group({&ref, 1}, {&item, 1}, {}).empty());
+    EXPECT_TRUE(self.Group({&ref, 1}, {&item, 1}, {}, &again).empty());
+    EXPECT_EQ(again.size(), 2u);
   });
 }
 
@@ -145,7 +161,10 @@ TEST(Rounds, ThatNobodyIsLeftIsWaitedForOnce) {
     const uint32_t item = 0;
     const auto wait = [&] {
       Rounds rounds(client.core(), client.Deadline(60'000));
-      return MsUntilItGivesUp(runtime, rounds, [&] { rounds.Group({&ref, 1}, {&item, 1}, {}); });
+      return MsUntilItGivesUp(runtime, rounds, [&] {
+        std::vector<uint32_t> again;
+        rounds.Group({&ref, 1}, {&item, 1}, {}, &again);
+      });
     };
     const uint64_t first_ms = wait();
     EXPECT_GE(first_ms, limit_ms / 2);
