@@ -10,11 +10,27 @@ Error SupersededBy(const NodeId& id, uint64_t epoch) {
   return StaleEpoch(fmt::format("{} was superseded by {}:{}", id.ToString(), id.stable_id, epoch));
 }
 
+Error TakenByAnother(const NodeId& id) {
+  return StaleEpoch(fmt::format("{} is the name of another process by now", id.ToString()));
+}
+
 Error HeldBy(const NodeId& holder, const EncodedLease& record) {
   Result<LeaseRecord> lease = DecodeLease(holder, record, false);
   if (!lease) return Conflict(fmt::format("{} at an unreadable endpoint", holder.ToString()));
   return Conflict(DescribeHolder(*lease));
 }
+
+namespace {
+
+bool IsOfAnother(const NodeId& id, const EncodedLease& kept, const EncodedLease& record) {
+  if (kept.core == record.core) return false;
+  const Result<LeaseRecord> held = DecodeLease(id, kept, false);
+  const Result<LeaseRecord> own = DecodeLease(id, record, false);
+  if (!held || !own || held->instance == 0 || own->instance == 0) return false;
+  return held->instance != own->instance;
+}
+
+}  // namespace
 
 void AddChange(const NodeId& id, const EncodedLease& record, bool suspect,
                MembershipChanges& changes) {
@@ -81,6 +97,7 @@ Result<RenewResult> LeaseRules::Renew(const NodeId& id, const EncodedLease& reco
   Sweep();
   RenewResult result;
   if (std::optional<StoredLease> lease = Find(id)) {
+    if (IsOfAnother(id, lease->record, record)) return TakenByAnother(id);
     result.was_suspect = lease->suspect;
     if (lease->suspect || lease->record.core != record.core) lease->changed = NextRevision();
     lease->suspect = false;

@@ -48,6 +48,8 @@ class LeaseRules {
 
 // The message of a Renew that comes too late.
 Error SupersededBy(const NodeId& id, uint64_t epoch);
+// That of a Renew whose id is by now, after the service lost its marks, another process's.
+Error TakenByAnother(const NodeId& id);
 // The message of an Acquire that lost.
 Error HeldBy(const NodeId& holder, const EncodedLease& record);
 // Adds a lease that a service returned. One that cannot be read is no member: it must not blind

@@ -113,8 +113,9 @@ class MetadataStore {
 
   // Heartbeat and change of the record in one. Extends the lease by ttl_ms from now, and
   // recreates it when the service lost it, unless a higher epoch of the stable_id lives or
-  // lived: kStaleEpoch. Bumps the revision only if the record changed in what others act on
-  // (everything but used_bytes), or the lease was recreated, or suspicion was cleared.
+  // lived, or the lease is that of another instance by now: kStaleEpoch. Bumps the revision only
+  // if the record changed in what others act on (everything but used_bytes), or the lease was
+  // recreated, or suspicion was cleared.
   virtual Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) = 0;
 
   // Ends the lease. Idempotent: also Ok when it does not exist.

@@ -97,6 +97,7 @@ Result<RenewResult> RedisMetadata::Renew(const LeaseRecord& record, uint64_t ttl
                                 std::to_string(record.id.epoch), encoded.usage, encoded.core},
                                3));
   MC_TRY(const uint64_t number, Number(items[1]));
+  if (items[0] == "taken") return TakenByAnother(record.id);
   if (items[0] != "ok") return SupersededBy(record.id, number);
   RenewResult result;
   result.revision = number;

@@ -121,6 +121,12 @@ local function repeated(id, token)
   return kept == token and flags or nil
 end
 
+-- Of the process whose lease it is. Within texts the quotes would be escaped.
+local function instance_of(core)
+  local instance = string.match(core, '"instance":(%d+)')
+  return instance ~= '0' and instance or nil
+end
+
 local ops = {}
 
 function ops.poll() return {'ok', str(revision)} end
@@ -153,6 +159,8 @@ function ops.renew(stable, ttl, token, epoch, usage, core)
     local value = '0 ' .. usage .. ' ' .. core
     if kept ~= value then
       local suspect, old_core = string.match(kept, '^(%d) %S* (.*)$')
+      local holder, caller = instance_of(old_core or ''), instance_of(core)
+      if holder and caller and holder ~= caller then return {'taken', epoch} end
       if suspect == '1' then flags = flags .. 's' end
       if suspect == '1' or old_core ~= core then
         bump()

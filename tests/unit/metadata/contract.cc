@@ -222,6 +222,31 @@ TEST_P(MetadataContract, RenewAfterASuccessorLivedIsStale) {
   EXPECT_THAT(late.error().context, HasSubstr("n:2"));
 }
 
+// A process that stood still while the service lost everything and somebody else got its name.
+TEST_P(MetadataContract, RenewDoesNotTakeTheLeaseOfAnotherProcess) {
+  LeaseRecord held = Record("n");
+  held.instance = 1;
+  Result<NodeId> id = store_->Acquire(held, kLongMs, std::nullopt, false);
+  ASSERT_TRUE(id.ok()) << id.error().ToString();
+  held.id = *id;
+  LeaseRecord other = held;
+  other.instance = 2;
+  other.endpoint = "10.9.9.9:9";
+  const uint64_t before = Revision();
+  Result<RenewResult> refused = store_->Renew(other, kLongMs);
+  ASSERT_EQ(refused.code(), ErrorCode::kStaleEpoch);
+  EXPECT_THAT(refused.error().context, HasSubstr("n:1 is the name of another process"));
+  EXPECT_EQ(Revision(), before);
+  EXPECT_THAT(Changes(0).leases, ElementsAre(held));
+  // The version before this one did not say which process it was.
+  other.instance = 0;
+  EXPECT_TRUE(store_->Renew(other, kLongMs).ok());
+  held.labels = {{"instance", "2"}, {"x", "\"instance\":2"}};
+  EXPECT_TRUE(store_->Renew(held, kLongMs).ok());
+  held.labels.clear();
+  EXPECT_TRUE(store_->Renew(held, kLongMs).ok());
+}
+
 TEST_P(MetadataContract, ReleaseIsIdempotentAndBumpsOnce) {
   const NodeId id = MustAcquire("n");
   const uint64_t before = Revision();
