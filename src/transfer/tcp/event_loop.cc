@@ -160,8 +160,9 @@ bool EventLoop::AwaitRoom(uint64_t now_ms) {
     room_wanted_ = true;  // Not now: there may be an event of it. The listener stays readable.
     return true;
   }
-  room_asked_for_ = !room_asked_for_;
-  if (!room_asked_for_) return false;
+  // Asked a moment ago, and nobody had any.
+  if (now_ms < room_asked_ms_ + 2 * kRoomPauseMs) return false;
+  room_asked_ms_ = now_ms;
   full_();
   PauseAccepting(now_ms, kRoomPauseMs);
   return true;
@@ -185,6 +186,7 @@ void EventLoop::AcceptSome(uint64_t now_ms) {
       context_.Rejected("too many connections");
       continue;
     }
+    room_asked_ms_ = 0;  // There is some.
     context_.connections.fetch_add(1, std::memory_order_relaxed);
     TuneConnection(fd.get(), 0);  // The buffer sizes come from the listener.
     TuneSameHost(fd.get());

@@ -68,8 +68,8 @@ class EventLoop {
   std::function<void(uint64_t)> janitor_;
   uint64_t accept_again_ms_ = 0;  // 0: accepting.
   uint64_t sweep_ms_ = 0;         // When the next sweep is due.
-  bool room_wanted_ = false;      // A connection waits for the place of a silent one here,
-  bool room_asked_for_ = false;   // or in another loop.
+  bool room_wanted_ = false;      // A connection waits for the place of a silent one here.
+  uint64_t room_asked_ms_ = 0;    // When all loops were asked for one, last and in vain.
 
   base::Mutex mu_;
   std::vector<UniqueFd> adopted_ MC_GUARDED_BY(mu_);

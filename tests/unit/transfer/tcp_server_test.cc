@@ -191,6 +191,28 @@ TEST_F(TcpServerTest, SilentConnectionsKeepNobodyOut) {
   }
 }
 
+// The first loop asks the other one, each time, as none of its own connections is silent.
+TEST_F(TcpServerTest, EachNewcomerGetsThePlaceOfASilentConnection) {
+  constexpr uint64_t kSpareMs = 200;
+  Start({.stall_ms = 60'000, .connections_max = 8, .spare_ms = kSpareMs});
+  const std::string echo = WireBytes(RequestHeader(4, 0)) + "echo";
+  std::vector<RawSocket> sockets;
+  for (int i = 0; i < 8; ++i) {
+    sockets.emplace_back(endpoint_);
+    ASSERT_TRUE(sockets.back().Send(HelloBytes() + echo));
+    ASSERT_EQ(sockets.back().Receive(sizeof(Hello)).size(), sizeof(Hello));
+  }
+  runtime_.SleepMs(2 * kSpareMs);
+  for (int i = 0; i < 3; ++i) {
+    for (size_t s = 0; s < sockets.size(); s += 2) sockets[s].Send(echo);
+    runtime_.SleepMs(5);
+    RawSocket newcomer(endpoint_);
+    ASSERT_TRUE(newcomer.Send(HelloBytes() + echo));
+    EXPECT_EQ(newcomer.Receive(sizeof(Hello)).size(), sizeof(Hello)) << i;
+    sockets.push_back(std::move(newcomer));
+  }
+}
+
 TEST_F(TcpServerTest, LeavesHalfOfTheDescriptorsToTheProgram) {
   rlimit old;
   getrlimit(RLIMIT_NOFILE, &old);
