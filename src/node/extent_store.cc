@@ -173,9 +173,10 @@ ExtentPin ExtentStore::ReserveIn(Segment& segment, const ReserveRequest& request
 }
 
 void ExtentStore::Commit(Extent& extent, Version version) {
-  extent.version_.store(version, std::memory_order_relaxed);
   Segment& segment = *extent.segment_;
   base::MutexLock lock(segment.ring_mu);
+  // The writer and the authority both say so, perhaps late: meanwhile a newer route may name it.
+  if (version > extent.version()) extent.version_.store(version, std::memory_order_relaxed);
   // Under the ring's lock, so that a Retire at the same time sees the state or the entry.
   ExtentState expected = ExtentState::kReserved;
   if (extent.state_.compare_exchange_strong(expected, ExtentState::kLive)) {

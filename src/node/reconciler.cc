@@ -89,7 +89,7 @@ bool Reconciler::IsUnknown(const Extent& extent, Version version, uint64_t era) 
 
 void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version, uint64_t era) {
   if (code == kItemOk) {
-    core_->extents.Commit(*extent, version);  // No effect on a live one.
+    core_->extents.Commit(*extent, version);  // Of a live one at most the version changes.
     return;
   }
   if (code != CodeOf(ErrorCode::kNotFound) || IsUnknown(*extent, version, era)) return;

@@ -112,6 +112,14 @@ TEST_F(ExtentStoreTest, CommitDoesNotBringARetiredExtentBack) {
   EXPECT_TRUE(store_.TakeVictims(1, std::nullopt).empty());
 }
 
+TEST_F(ExtentStoreTest, TheVersionOfAnExtentDoesNotGoBack) {
+  ExtentPin pin = Reserve(store_, "k", 100);
+  store_.Commit(*pin, 5);
+  store_.Commit(*pin, 7);
+  store_.Commit(*pin, 5);  // From the other one who says so, late.
+  EXPECT_EQ(pin->version(), 7u);
+}
+
 TEST_F(ExtentStoreTest, OnlyLiveExtentsAreVictims) {
   ExtentPin reserved = Reserve(store_, "r", 100);
   EXPECT_TRUE(store_.TakeVictims(1, std::nullopt).empty());
