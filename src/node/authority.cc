@@ -15,9 +15,11 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
   const ItemCode code =
       core.routes.Publish(ref, std::move(publication), version, &superseded, charge);
   if (code != kItemOk) return code;
-  // One that comes twice finds itself there.
-  const bool refused =
-      superseded.is_the_new_one && (superseded.local || !superseded.remote.empty());
+  // One that comes twice finds itself there: perhaps less of it, where the route was made anew from
+  // what its owners said.
+  const size_t copies = remote.size() + (local ? 1 : 0);
+  const size_t left_over = superseded.remote.size() + (superseded.local ? 1 : 0);
+  const bool refused = superseded.is_the_new_one && copies != 0 && left_over == copies;
   if (in_use != nullptr) *in_use = !refused;
   if (!superseded.is_the_new_one) {
     if (local) {
