@@ -175,7 +175,7 @@ class Store {
   // memory goes away; after Close too. Ok when there was none.
   virtual Status UnregisterWithin(const void* data, size_t size) = 0;
   // Whether [data, data + size) lies in one registered range or pool lease. Stays true for as
-  // long as a MemoryHold that is older than the question.
+  // long as a MemoryHold that is older than the question. Never true once the store is closed.
   virtual bool IsRegistered(const void* data, size_t size) const = 0;
   // Whether it lies in one that values may be read into: not in memory that was mapped for
   // reading only when it was registered.

@@ -389,11 +389,13 @@ Status LocalStore::UnregisterWithin(const void* data, size_t size) {
 }
 
 bool LocalStore::IsRegistered(const void* data, size_t size) const {
+  if (closed()) return false;  // Nothing holds it any more: see MemoryHold.
   if (parts_.pool && parts_.pool->Contains(data, size)) return true;
   return ranges_.Contains(data, size);
 }
 
 bool LocalStore::IsWritable(const void* data, size_t size) const {
+  if (closed()) return false;
   if (parts_.pool && parts_.pool->Contains(data, size)) return true;
   return ranges_.Contains(data, size, true);
 }

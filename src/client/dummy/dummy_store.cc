@@ -350,7 +350,7 @@ std::optional<RegionRange> DummyStore::RegionOf(const void* data, size_t size) c
 }
 
 bool DummyStore::IsRegistered(const void* data, size_t size) const {
-  return RegionOf(data, size).has_value();
+  return !gate_.closed() && RegionOf(data, size).has_value();
 }
 
 // --- What only a real store has ---------------------------------------------------------------

@@ -131,6 +131,11 @@ TEST_F(LocalStoreTest, RegistrationsAreCheckedAndNest) {
   EXPECT_TRUE(store_->IsRegistered(memory, 1));
   ASSERT_TRUE(store_->UnregisterBuffer(memory).ok());
   EXPECT_FALSE(store_->IsRegistered(memory, 1));
+  // A closed store holds nothing: whoever asks has to be told so.
+  ASSERT_TRUE(store_->RegisterBuffer(memory, sizeof memory).ok());
+  store_->Close();
+  EXPECT_FALSE(store_->IsRegistered(memory, 1));
+  EXPECT_FALSE(store_->IsWritable(memory, 1));
 }
 
 TEST_F(LocalStoreTest, AHoldKeepsRegisteredMemoryUntilItEnds) {
