@@ -81,9 +81,11 @@ void StrangerStory::ComeAgain() {
   for (const std::string& key : keys) Put(victim, key, 1, false, &own);
   cluster_.SleepMs(500);
   cluster_.Kill(victim);
+  writer.Remove(keys);  // The victim is to be told, as soon as it is heard of again.
   cluster_.WipeMetadata();
   SimNode* const again = cluster_.Join(victim.stable_id());
   if (again == nullptr || again->name() != name) return cluster_.Problem("another name");
+  for (int i = 0; i < kKeys; ++i) Put(*again, fmt::format("in-its-place-{}", i), 1, false, &own);
   cluster_.SleepMs(5'000);
   for (const std::string& key : keys) {
     const auto exists = writer.Exist({key})[0];

@@ -26,7 +26,7 @@ class StrangerStory {
   // Two nodes' values, by a third one whose keys they are, which dies as soon as it has answered.
   void WriteAndKill();
   // A node dies, and comes again under the same name, as the service has forgotten its epoch. What
-  // died with it is not there; what is put instead stays.
+  // died with it is not there; what is put instead, and in the places of that, stays.
   void ComeAgain();
   void Check();
 
