@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/hostport.h"
+#include "base/segment_limits.h"
 #include "base/url.h"
 #include "client/config/config_table.h"
 #include "client/process_observability.h"
@@ -63,6 +64,10 @@ Result<std::unique_ptr<MetadataStore>> OpenMetadata(const StoreConfig& config, R
 }
 
 Status CheckSupported(const StoreConfig& config) {
+  if (config.global_segment_size != 0 && config.global_segment_size < kSegmentSizeMin) {
+    return InvalidArgument(fmt::format("global_segment_size is {}, allowed are 0 and at least {}",
+                                       config.global_segment_size, kSegmentSizeMin));
+  }
   if (config.protocol == "rdma") {
     return Unsupported("protocol 'rdma' is not supported yet; use tcp or auto");
   }

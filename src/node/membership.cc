@@ -121,6 +121,7 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
 
 void Membership::Start(std::function<void(const ViewPtr&, const ViewPtr&)> on_view) {
   on_view_ = std::move(on_view);
+  NoteHeartbeat(Ok());  // The lease is new.
   on_view_(routing::EmptyView(), view());
   heartbeat_thread_ = runtime_.Spawn("mc-heartbeat", [this] { HeartbeatLoop(); });
   refresh_thread_ = runtime_.Spawn("mc-view", [this] { RefreshLoop(); });

@@ -186,6 +186,8 @@ def test_the_server_shows_what_the_store_says(store: MooncakeDistributedStore, s
     assert rows["put", "ok"]["bytes_in_total"] >= 100
     assert rows["get", "miss"]["calls_total"] >= 1
     assert [row["state"] for row in stats["runtimes"]] == ["active"]
+    # From the beginning: joining is the first heartbeat.
+    assert value(parse(store.metrics_text()), "heartbeat_last_success_ms") > 1.6e12
     breakdown = json.loads(fetch(server, "/breakdown"))
     reasons = {(row["operation"], row["reason"]) for row in breakdown["soft_failures"]}
     assert ("get", "absent") in reasons

@@ -43,6 +43,16 @@ uint64_t UsedBytes(Store& store) {
   return used;
 }
 
+TEST(Lifecycle, AStoreWithASegmentBelowOnePageIsNotOpened) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://small";
+  config.global_segment_size = 4'095;
+  const auto store = Store::Open(config);
+  ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(store.error().context.find("global_segment_size is 4095"), std::string::npos);
+}
+
 TEST(Lifecycle, EvacuationMovesEverythingToOtherOwners) {
   auto a = Open("evacuate", "a");
   auto b = Open("evacuate", "b");
