@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
 
 #include "mooncake/config.h"
 
@@ -34,11 +33,13 @@ void AddSize(CLI::App& app, const std::string& flag, uint64_t& value, const std:
 }
 
 void AddOutput(CLI::App& app, Output& output) {
-  const std::map<std::string, Output> names = {
-      {"text", Output::kText}, {"json", Output::kJson}, {"csv", Output::kCsv}};
-  app.add_option("--output", output, "text, json or csv")
+  const auto set = [&output](const std::string& name) {
+    output = name == "json" ? Output::kJson : name == "csv" ? Output::kCsv : Output::kText;
+  };
+  app.add_option_function<std::string>("--output", set, "how the figures are printed")
       ->envname("MC_BENCH_OUTPUT")
-      ->transform(CLI::CheckedTransformer(names));
+      ->default_str("text")
+      ->check(CLI::IsMember({"text", "json", "csv"}));
 }
 
 void AddCluster(CLI::App& app, Options& options) {
