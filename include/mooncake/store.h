@@ -227,8 +227,8 @@ class Store {
   // Counts a call that was refused before a method of the store was called for it: the thread's
   // ApiScope has its name and its refused items (observability.h).
   virtual void CountRefused() {}
-  // Whether calls can be served: kInvalidState after Close; of a daemon's client, what the daemon
-  // says, or kTransport.
+  // Whether calls can be served: kInvalidState after Close; kStaleEpoch when another process has
+  // this node's name by now; of a daemon's client, what the daemon says, or kTransport.
   virtual Status CheckHealth() { return closed() ? Status(InvalidState("closed")) : Ok(); }
   // Of a daemon's client: calls about the own node are kUnsupported, and there are no segments.
   virtual bool is_dummy() const { return false; }

@@ -173,7 +173,6 @@ PyObject* HealthCheck(PyObject* self, const CallArgs& args) {
   if (state.store == nullptr || IsForeign(state) || state.store->closed()) {
     return PyLong_FromLong(1);
   }
-  if (!state.store->is_dummy()) return PyLong_FromLong(0);
   const Call call(self, "health_check");
   Status health;
   {
@@ -199,8 +198,9 @@ const PyMethodDef kMethods[] = {
                   "    >>> store.close()\n"),
     Method<HealthCheck>("health_check",
                         "health_check($self)\n--\n\n"
-                        "0 when the store is set up, else 1; of a daemon's client, 2 when the\n"
-                        "daemon does not answer. Never raises."
+                        "0 when the store is set up, else 1, also when another process has taken\n"
+                        "its stable_id over; of a daemon's client, 2 when the daemon does not\n"
+                        "answer. Never raises."
                         "\n\nExample:\n"
                         "    >>> store.health_check()\n"
                         "    0\n"),

@@ -51,6 +51,12 @@ void LocalStore::Close() {
   source_.reset();  // Nothing is counted any more.
 }
 
+Status LocalStore::CheckHealth() {
+  if (closed()) return NotOpen();
+  if (!core_.membership.superseded()) return Ok();
+  return StaleEpoch(core_.membership.self_name() + " is no member of the cluster any more");
+}
+
 routing::Scope LocalStore::ScopeFor(std::string_view tenant) const {
   return {tenant.empty() ? config_.tenant : std::string(tenant), config_.domain,
           config_.object_set};

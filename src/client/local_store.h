@@ -77,6 +77,8 @@ class LocalStore final : public Store {
   std::string MetricsText() override;
   void CountRefused() override;
 
+  Status CheckHealth() override;
+
   // --- For a daemon, which reads and writes on behalf of others -------------------------------
   StoreParts& parts() { return parts_; }
   const StoreConfig& config() const { return config_; }

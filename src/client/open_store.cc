@@ -193,6 +193,8 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   if (address.port) node_config.listen_port = *address.port;
   node_config.shared_segments = options.shared_segments;
   MC_TRY(node_config.initial_state, metadata::ParseNodeState(config.initial_state));
+  node_config.succeeds = node_config.initial_state == NodeState::kStandby;
+  if (options.activated_later) node_config.initial_state = NodeState::kStandby;
   MC_TRY(auto metadata, OpenMetadata(config, *parts.runtime));
   parts.metadata = std::make_unique<metadata::MeteredMetadata>(
       std::move(metadata), config.metadata_url.substr(0, config.metadata_url.find(':')),

@@ -10,6 +10,8 @@ namespace mooncake::client {
 
 struct LocalStoreOptions {
   bool shared_segments = false;  // Other processes of this host may map them to read.
+  // Joins as a standby, which the caller makes active later. It succeeds nobody.
+  bool activated_later = false;
 };
 
 // As Store::Open.

@@ -248,7 +248,7 @@ Status Calls::Sizes(const v1::KeysRequest& request, v1::SizesReply* reply) {
 }
 
 Status Calls::Health(v1::HealthReply* reply) {
-  reply->set_status(store_.closed() ? 1 : 0);
+  reply->set_status(store_.CheckHealth().ok() ? 0 : 1);
   return Ok();
 }
 

@@ -32,9 +32,9 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
   store_config.local_buffer_size = 0;  // That is the daemon's scratch, not a pool of leases.
   // Nobody is sent to a node that cannot serve its clients yet.
   const bool activate = store_config.initial_state == "active";
-  if (activate) store_config.initial_state = "standby";
   MC_TRY(auto store, client::OpenLocalStore(
-                         store_config, {.shared_segments = !config.client_server_address.empty()}));
+                         store_config, {.shared_segments = !config.client_server_address.empty(),
+                                        .activated_later = activate}));
   auto daemon = std::make_unique<Daemon>(config, std::move(store));
   Status served = daemon->Serve();
   if (!served.ok() && (activate || served.code() != ErrorCode::kConflict)) {

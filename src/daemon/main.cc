@@ -79,6 +79,12 @@ void SayStarted(const DaemonConfig& config, Daemon& daemon) {
                   OrDisabled(daemon.socket_path()), daemon.store().Hostname()));
 }
 
+bool IsActive(client::LocalStore& store, const NodeId& id) {
+  const auto view = store.parts().node->core().view();
+  const auto node = view->Find(id);
+  return node != routing::kNoNode && view->node(node).lease.state == NodeState::kActive;
+}
+
 // Hands over to a standby of the same name, or empties the node. The exit code.
 int Drain(const DaemonConfig& config, client::LocalStore& store) {
   const std::string name = store.NodeName();
@@ -93,7 +99,7 @@ int Drain(const DaemonConfig& config, client::LocalStore& store) {
     Say(fmt::format("drain incomplete stable_id={} error={}", id, moved.error().context));
     return kDrainIncomplete;
   }
-  if (plan.ok()) {
+  if (plan.ok() && IsActive(store, {id, plan->to_epoch})) {
     Say(fmt::format("upgraded stable_id={} from_epoch={} to_epoch={} migrated_routes={}", id,
                     plan->from_epoch, plan->to_epoch, *moved));
   } else {

@@ -111,7 +111,10 @@ Result<bool> Node::RetireSegment(const std::string& name) {
 Result<EvacuationResult> Node::EvacuateAll(const std::string& prefer, uint64_t deadline_ms) {
   const std::string first = prefer.empty() ? AwaitSuccessor(deadline_ms) : prefer;
   if (membership_->state() == NodeState::kActive) {
-    MC_RETURN_IF_ERROR(SetState(NodeState::kDraining));
+    // While the metadata service is away the others do not hear of it; what is here can go all the
+    // same, and takes nothing new.
+    const Status told = SetState(NodeState::kDraining);
+    if (!told.ok() && told.code() != ErrorCode::kMetadata) return told.error();
   }
   return Evacuate(*core_, {std::nullopt, first, deadline_ms});
 }

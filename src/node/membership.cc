@@ -158,6 +158,7 @@ Status Membership::Renew() {
   const LeaseRecord record = this->record();
   const uint64_t asked_ms = runtime_.NowMs();
   auto renewed = metadata_.Renew(record, lease_ttl_ms());
+  if (renewed.ok() || renewed.code() == ErrorCode::kStaleEpoch) superseded_.store(!renewed.ok());
   if (!renewed) return std::move(renewed).error();
   lease_confirmed_ms_.store(asked_ms);
   if (renewed->recreated) {

@@ -115,6 +115,8 @@ class Membership {
   NodeState state() const { return state_.load(std::memory_order_relaxed); }
   // Since the service last confirmed the own lease.
   uint64_t LeaseAgeMs() const;
+  // Whether the service says that another process has this node's name by now.
+  bool superseded() const { return superseded_.load(); }
   // Whether, since the last call, the service has said that this node's lease was lost or that
   // others had given it up: somebody else may have served its slots.
   bool TakeLeaseLoss() { return lease_was_lost_.exchange(false); }
@@ -149,6 +151,8 @@ class Membership {
   void ReportSuspicions();
   bool IsMarked(const NodeId& id, uint64_t now_ms) const;
   void TickLoop();
+  // So long that its lease may have lapsed, and the tick has not noticed it yet.
+  bool StandsStill() const;
   bool TickIsLate() const;
   void KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous);
   void DropUnconfirmed();
@@ -174,6 +178,7 @@ class Membership {
   std::atomic<uint64_t> freezes_{0};         // How often it did.
   std::atomic<bool> frozen_{false};          // It did, and has not looked again since.
   std::atomic<NodeState> state_{NodeState::kStandby};
+  std::atomic<bool> superseded_{false};
   std::atomic<uint64_t> lease_confirmed_ms_{0};  // When the last renewal that succeeded began.
   std::atomic<uint64_t> polled_ms_{0};           // When the last poll that succeeded began.
   std::atomic<uint64_t> nobody_since_ms_{0};     // 0: somebody keeps routes.

@@ -102,7 +102,7 @@ void Membership::TickLoop() {
   while (!stop_.load()) {
     tick_->WaitUntil(runtime_.NowMs() + kTickMs);
     if (TickIsLate()) stood_still_ms_.store(runtime_.NowMs());
-    if (Frozen()) {
+    if (StandsStill()) {
       lease_was_lost_.store(true);
       reapply_.store(true);
       freezes_.fetch_add(1);
@@ -123,8 +123,9 @@ bool Membership::StoodStillSince(uint64_t since_ms) const {
   return TickIsLate() || stood_still_ms_.load(std::memory_order_relaxed) >= since_ms;
 }
 
-bool Membership::Frozen() const {
-  if (frozen_.load(std::memory_order_relaxed)) return true;
+bool Membership::Frozen() const { return frozen_.load(std::memory_order_relaxed) || StandsStill(); }
+
+bool Membership::StandsStill() const {
   const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);
   const uint64_t limit_ms = std::clamp(lease_ttl_ms() / 2, kStillMinMs, kStillMaxMs);
   return last_ms != 0 && !stop_.load(std::memory_order_relaxed) &&

@@ -124,7 +124,7 @@ Status Node::JoinCluster() {
   extents_.SetInstance(record.instance);
   record.labels = config_.labels;
   record.segments = SegmentRecords();
-  return membership_->Join(record, config_.initial_state == NodeState::kStandby,
+  return membership_->Join(record, config_.succeeds,
                            ports_.runtime.NowMs() + config_.startup_timeout_ms,
                            [this](const LeaseRecord& holder) { return Ask(holder); });
 }

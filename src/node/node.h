@@ -40,6 +40,7 @@ struct NodeConfig {
   uint64_t pid = 0;
   uint32_t protocol_minor = kProtocolMinor;  // Told to the others; tests pretend another.
   NodeState initial_state = NodeState::kActive;
+  bool succeeds = false;  // A live node of this name is fine: this one is to succeed it.
   std::map<std::string, std::string> labels;
   std::string segment_name;
   uint64_t segment_bytes = 0;

@@ -116,16 +116,20 @@ auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
 }
 
 constexpr uint64_t kThawMs = 2'000;
+// Of who is asked what it knew of slots: two that stood still at once ask each other before either
+// has done with its own, and wait for the answer no longer than kThawMs.
+constexpr uint64_t kThawOfPullMs = kThawMs / 2;
 
 // Serves a call only after a fresh look at the membership: this process stood still, and what it
 // answered for may have moved meanwhile.
 class ThawedCall : public ServerCall {
  public:
-  ThawedCall(Core& core, std::unique_ptr<ServerCall> call) : core_(core), call_(std::move(call)) {}
+  ThawedCall(Core& core, std::unique_ptr<ServerCall> call, uint64_t wait_ms)
+      : core_(core), call_(std::move(call)), wait_ms_(wait_ms) {}
   bool Prepare(bool may_block) override {
     if (core_.membership.Frozen()) {
       if (!may_block) return false;
-      core_.membership.AwaitThaw(core_.runtime.NowMs() + kThawMs);
+      core_.membership.AwaitThaw(core_.runtime.NowMs() + wait_ms_);
     }
     return call_->Prepare(may_block);
   }
@@ -135,6 +139,7 @@ class ThawedCall : public ServerCall {
  private:
   Core& core_;
   std::unique_ptr<ServerCall> call_;
+  const uint64_t wait_ms_;
 };
 
 std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& request) {
@@ -191,7 +196,9 @@ std::unique_ptr<ServerCall> NodeService::Accept(const IncomingRequest& request) 
   if (core == nullptr) return nullptr;
   std::unique_ptr<ServerCall> call = AcceptByType(core, request);
   if (call == nullptr || !core->membership.Frozen()) return call;
-  return std::make_unique<ThawedCall>(*core, std::move(call));
+  const auto type = static_cast<MessageType>(request.type);
+  const bool pulls = type == MessageType::kPull || type == MessageType::kInventory;
+  return std::make_unique<ThawedCall>(*core, std::move(call), pulls ? kThawOfPullMs : kThawMs);
 }
 
 }  // namespace mooncake::node

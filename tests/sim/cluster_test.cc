@@ -233,6 +233,23 @@ TEST(ClusterSim, PausedNodes) {
                }});
 }
 
+// Both ask each other what they knew before either is done with that itself.
+TEST(ClusterSim, TwoStandStillAtOnce) {
+  SimOptions options{.nodes = 4, .losses = true, .failures = true};
+  RunScenario({"TwoStandStillAtOnce", 5, options, [](SimCluster& cluster) {
+                 const bool busy = cluster.Pick(2) == 0;
+                 if (busy) cluster.StartClients({});
+                 cluster.SleepMs(2'000);
+                 const std::vector<SimNode*> live = cluster.Live();
+                 for (size_t i = 0; i < 2; ++i) cluster.Pause(*live[i]);
+                 cluster.SleepMs(5'500 + cluster.Pick(3'000));
+                 for (size_t i = 0; i < 2; ++i) cluster.Resume(*live[i]);
+                 cluster.SleepMs(8'000);
+                 if (!busy) cluster.StartClients({});
+                 cluster.SleepMs(3'000);
+               }});
+}
+
 // The next rank of a dead authority knows from its mirror what an owner has that cannot be asked,
 // and what it has no more.
 TEST(ClusterSim, SilentOwnersOfADeadAuthority) {

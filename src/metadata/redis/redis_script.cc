@@ -58,6 +58,7 @@ end
 local function finish(id)
   local stable, epoch = string.match(id, '^(.*):(%d+)$')
   epoch = tonumber(epoch)
+  bump()  -- First: it is refused where there is no memory, while what erases is not.
   call('HDEL', LEASES, id)
   call('HDEL', TOKENS, id)
   call('ZREM', EXPIRY, id)
@@ -68,7 +69,6 @@ local function finish(id)
     if e ~= epoch then rest[#rest + 1] = e end
   end
   save_epochs(stable, math.max(high, epoch), rest)
-  bump()
   call('ZADD', GONE, str(revision), id)
   local extra = call('ZCARD', GONE) - GONE_MAX
   if extra > 0 then
@@ -239,8 +239,8 @@ function ops.put(name, expected, token, text)
   if version ~= expected then return {'held', version} end
   if string.sub(name, 1, 7) == 'system/' then bump() end
   if text == '' then
-    call('HDEL', DOCUMENTS, name)
     call('HSET', META, 'deleted', token)
+    call('HDEL', DOCUMENTS, name)
     return {'ok', '0'}
   end
   local counter = tonumber(call('HGET', META, 'document_version') or 0)

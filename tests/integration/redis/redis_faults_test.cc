@@ -130,6 +130,27 @@ TEST_F(RedisFaultsTest, AFullServerIsNamedAndTheCallWorksOnceItHasRoom) {
   EXPECT_TRUE(store->Acquire(Named("n"), kLongMs, std::nullopt, false).ok());
 }
 
+// Where there is no memory, Redis refuses what writes, but not what erases.
+TEST_F(RedisFaultsTest, AFullServerEndsNoLeaseByHalves) {
+  RedisFixture server(runtime_);
+  auto store = Connect(server.Url());
+  LeaseRecord lease = Named("n");
+  Result<NodeId> id = store->Acquire(lease, 50, std::nullopt, false);
+  ASSERT_TRUE(id.ok()) << id.error().ToString();
+  lease.id = *id;
+  server.Command({"CONFIG", "SET", "maxmemory", "1"});
+  runtime_.SleepMs(100);
+  EXPECT_EQ(store->Poll().code(), ErrorCode::kMetadata);
+  EXPECT_EQ(store->ReadChanges(0).code(), ErrorCode::kMetadata);
+  for (const char* table : {"{ks}/leases", "{ks}/tokens"}) {
+    EXPECT_EQ(server.Command({"HLEN", table}), "1") << table;
+  }
+  EXPECT_EQ(server.Command({"ZCARD", "{ks}/expiry"}), "1");
+  server.Command({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_TRUE(store->Renew(lease, kLongMs).ok());
+  EXPECT_EQ(store->ReadChanges(0).value_or({}).leases.size(), 1u);
+}
+
 TEST_F(RedisFaultsTest, AServerThatCannotSaveIsNamedAndTheCallWorksOnceItCan) {
   // Saving goes to a folder that vanishes, so that it fails for good.
   std::string pattern = (std::filesystem::temp_directory_path() / "mooncake-rdb-XXXXXX").string();

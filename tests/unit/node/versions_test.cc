@@ -58,6 +58,7 @@ TEST(Versions, AStandbyThatDiesCostsADrainNoValue) {
     for (const Status& status : old.PutAll(keys, kKiB)) ASSERT_TRUE(status.ok());
     NodeConfig config = TestCluster::Config("a");
     config.initial_state = NodeState::kStandby;
+    config.succeeds = true;
     config.listen_host = "a-next";
     config.segment_name = "a-next-segment";
     TestNode& next = cluster.Start(config);
