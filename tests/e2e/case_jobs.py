@@ -61,6 +61,10 @@ def put_at(store: Any, owner: str, keys: list[str], size: int, version: int = 0)
     return int(store.put_batch(keys, [value_of(key, version, size) for key in keys], config))
 
 
+def put_zeros(store: Any, key: str, size: int) -> int:
+    return int(store.put(key, bytes(size)))
+
+
 def put_batches(store: Any, batches: list[list[str]], size: int) -> list[list[int]]:
     """Each batch from a thread of its own, by ``batch_put_from``; the status of each item."""
     values = [[value_of(key, 0, size) for key in batch] for batch in batches]
