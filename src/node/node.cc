@@ -80,6 +80,7 @@ Status Node::Open() {
   membership_ = std::make_unique<Membership>(config_.membership, ports_.runtime, ports_.metadata,
                                              ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());
+  MC_RETURN_IF_ERROR(CheckVersions());
   routes_ = std::make_unique<RouteTable>(extents_, membership_->slots(), &meter_);
   MC_RETURN_IF_ERROR(CheckSecret());
   names_ = std::make_unique<NameTable>(membership_->self_name());
@@ -152,6 +153,19 @@ HolderAnswer Node::Ask(const LeaseRecord& holder) {
   const bool same = pong.ParseFromString(reply.text) && pong.node() == holder.id.ToString() &&
                     (holder.instance == 0 || pong.instance() == holder.instance);
   return same ? HolderAnswer::kAlive : HolderAnswer::kGone;
+}
+
+Status Node::CheckVersions() const {
+  const uint32_t ours = LeaseRecord().protocol_major;
+  const ViewPtr view = membership_->view();
+  for (const routing::ViewNode& node : view->nodes()) {
+    if (node.lease.protocol_major == ours) continue;
+    return Unsupported(fmt::format(
+        "node {} at {} speaks protocol {}, this one {}: the nodes of a cluster, which is "
+        "a metadata_url and a keyspace, need the same",
+        node.lease.id.ToString(), node.lease.endpoint, node.lease.protocol_major, ours));
+  }
+  return Ok();
 }
 
 Status Node::CheckSecret() {

@@ -100,6 +100,8 @@ class Node {
   Status MapSegment();
   Status Listen();
   Status JoinCluster();
+  // kUnsupported: a member speaks another major version, so neither would serve the other.
+  Status CheckVersions() const;
   // kTransport: the members that answer have another cluster secret.
   Status CheckSecret();
   HolderAnswer Ask(const LeaseRecord& holder);

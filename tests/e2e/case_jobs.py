@@ -61,6 +61,10 @@ def put_at(store: Any, owner: str, keys: list[str], size: int, version: int = 0)
     return int(store.put_batch(keys, [value_of(key, version, size) for key in keys], config))
 
 
+def put_zeros(store: Any, key: str, size: int) -> int:
+    return int(store.put(key, bytes(size)))
+
+
 def put_batches(store: Any, batches: list[list[str]], size: int) -> list[list[int]]:
     """Each batch from a thread of its own, by ``batch_put_from``; the status of each item."""
     values = [[value_of(key, 0, size) for key in batch] for batch in batches]
@@ -83,12 +87,21 @@ def put_distinct(store: Any, prefix: str, first: int, count: int, size: int) -> 
     return seen
 
 
-def race_to_insert(store: Any, keys: list[str], name: int, size: int, at_s: float) -> list[int]:
-    """Inserts the keys where absent, one call each, starting at a moment all racers know."""
-    values = [value_of(key, name, size) for key in keys]
-    places = filled_buffer(store, values)
+def race_to_insert(
+    store: Any, keys: list[str], name: int, size: int, at_s: float, batch: int
+) -> tuple[list[int], list[bytes]]:
+    """Inserts the keys where absent, so many a call, from a moment on that all racers know.
+
+    The status of each, and what a read right after its insert gave.
+    """
+    places = filled_buffer(store, [value_of(key, name, size) for key in keys])
     time.sleep(max(0.0, at_s - time.time()))
-    return [store.batch_put_from([key], [at], [size])[0] for key, at in zip(keys, places)]
+    codes, seen = [], []
+    for first in range(0, len(keys), batch):
+        some = keys[first : first + batch]
+        codes += store.batch_put_from(some, places[first : first + batch], [size] * len(some))
+        seen += store.batch_get(some)
+    return codes, seen
 
 
 def read_for_ever(store: Any, threads: int, keys: list[str], size: int) -> None:

@@ -71,6 +71,7 @@ class Load:
         self.report: dict[str, Any] = {
             "calls": 0,
             "failed_puts": 0,
+            "most_failed_puts": 0,  # Of one thread.
             "misses": 0,
             "wrong": [],
             "errors": [],
@@ -92,17 +93,22 @@ class Load:
 
     def _run(self, keys: list[str]) -> None:
         possible: dict[str, list[bytes]] = {key: [] for key in keys}
-        version = 0
+        version = failed = 0
         while not self._stop.is_set():
             key, version = random.choice(keys), version + 1
             try:
-                self._round(key, value_of(key, version, self._size), possible)
+                failed += not self._round(key, value_of(key, version, self._size), possible)
             except Exception as error:
                 self._note("errors", repr(error))
                 return
+            with self._lock:
+                most = max(self.report["most_failed_puts"], failed)
+                self.report["most_failed_puts"] = most
 
-    def _round(self, key: str, value: bytes, possible: dict[str, list[bytes]]) -> None:
-        if self._timed(self._store.put, key, value) == 0:
+    def _round(self, key: str, value: bytes, possible: dict[str, list[bytes]]) -> bool:
+        """Whether the put worked."""
+        done = self._timed(self._store.put, key, value) == 0
+        if done:
             possible[key] = [value]
         else:  # It may still have taken effect.
             possible[key].append(value)
@@ -112,6 +118,7 @@ class Load:
             self._count("misses")
         elif got not in possible[key]:
             self._note("wrong", f"{key}: {len(got)} bytes")
+        return done
 
     def _timed(self, call: Callable[..., Any], *args: Any) -> Any:
         start = time.monotonic()

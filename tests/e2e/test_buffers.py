@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,6 +167,41 @@ def test_new_memory_at_an_old_address(store: MooncakeDistributedStore) -> None:
     assert store.register_buffer(again, MIB) == 0
     assert store.put_from("new", again, MIB) == 0
     assert store.get("new") == b"\2" * MIB and store.get("old") == b"\1" * MIB
+
+
+def test_memory_that_was_mapped_anew_is_read_as_it_is(
+    store: MooncakeDistributedStore, sqlite_url: str, node: Callable[..., Any]
+) -> None:
+    """BR-06: a pool that goes and comes at one address, registered again or not."""
+    reader = node(sqlite_url)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    fixed = 0x10  # MAP_FIXED
+
+    def mapped(at: int | None, fill: int) -> int:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if at is None else fixed)
+        address = libc.mmap(at, MIB, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        assert address not in (None, ctypes.c_void_p(-1).value)
+        ctypes.memset(address, fill, MIB)
+        return int(address)
+
+    address = mapped(None, 1)
+    assert store.register_buffer(address, MIB) == 0
+    assert store.put_from("k", address, MIB) == 0
+    for fill, again in ((2, False), (3, True), (4, False)):
+        libc.munmap(address, MIB)
+        assert mapped(address, fill) == address
+        if again:
+            assert store.unregister_buffer(address) == store.register_buffer(address, MIB) == 0
+        assert store.put_from("k", address, MIB) == 0
+        for one in (store, reader):
+            assert one.get("k") == bytes([fill]) * MIB
+        assert store.get_into("k", address, MIB) == MIB
+    assert store.unregister_buffer(address) == 0
+    assert store.put_from("k", address, MIB) == -1
+    libc.munmap(address, MIB)
 
 
 def test_leases_outlive_the_store(store: MooncakeDistributedStore) -> None:

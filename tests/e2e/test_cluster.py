@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import case_jobs
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 from mooncake.store.rs.structured_object_store import (
@@ -113,9 +114,10 @@ def test_writes_and_removals_are_visible_elsewhere_at_once(
 ) -> None:
     here, there = pair
     fast_lease = settings(redis.url, lease_ttl_ms=2000, transfer_stall_timeout_ms=2000, **SMALL)
+    rounds = 100_000 if LONG and not churn else ROUNDS
     meanwhile = members_coming_and_going(spawn, fast_lease) if churn else contextlib.nullcontext()
     with meanwhile:
-        for turn in range(ROUNDS):
+        for turn in range(rounds):
             writer, reader = pair if turn % 2 == 0 else reversed(pair)
             key = f"k{turn % 50}"
             value = value_of(key, turn, 100 + turn)
@@ -128,28 +130,24 @@ def test_writes_and_removals_are_visible_elsewhere_at_once(
                 assert (here.get(key), there.get(key)) == (b"", b""), turn
 
 
-def test_a_read_during_a_removal_gives_the_whole_value_or_a_miss(pair: Any) -> None:
+def test_a_read_during_a_removal_gives_the_whole_value_or_a_miss(
+    redis: Any, pair: Any, node: Callable[..., Any]
+) -> None:
+    """CR-08. Others see a removal at once, also while reads of the value are under way."""
     here, there = pair
-    value = value_of("k", 0, 300_000)
-    seen: set[str] = set()
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            got = there.get("k")
-            seen.add("value" if got == value else "miss" if got == b"" else f"{len(got)} bytes")
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for _ in range(ROUNDS):
+    reader = node(redis.url, **ROUTER)
+    size = 300_000
+    value = value_of("k", 0, size)
+    reader.run(case_jobs.read_for_ever, 4, ["k"], size)
+    for turn in range(10_000 if LONG else 1500):
         assert here.put("k", value) == 0
         assert here.remove("k") == 0
-        assert here.is_exist("k") is False
+        assert there.is_exist("k") is False, turn
+        assert here.is_exist("k") is False, turn
     assert here.put("k", value) == 0
-    eventually(lambda: "value" in seen)
-    done.set()
-    reader.join()
-    assert seen <= {"value", "miss"}
+    eventually(lambda: reader.run(case_jobs.reads_so_far)["right"] > 0)
+    seen = reader.run(case_jobs.reads_so_far)
+    assert seen["wrong"] == 0 and seen["missing"] > 0
 
 
 ODD_KEYS = {

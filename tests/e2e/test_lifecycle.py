@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
-from support import MIB, ProcessView, at_most, eventually, rate_beside, value_of
+from support import MIB, ProcessView, at_most, eventually, rate_beside, settle, value_of
 
 SMALL = {"global_segment_size": 16 * MIB, "local_buffer_size": MIB}
 ROUTER = {"global_segment_size": 0, "labels": {"storage": "false"}, "routed_writes": True}
@@ -390,19 +390,24 @@ def test_a_pool_of_forked_workers_beside_a_busy_store(metadata_url: str) -> None
 
 
 INTERRUPTED = """
-    import sys
-    from mooncake.store import MooncakeDistributedStore
+    import ctypes, sys
+    from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
     store = MooncakeDistributedStore()
     store.setup("127.0.0.1", "", 0, 1 << 20, "tcp", "", sys.argv[1], routed_writes=True,
                 labels={"storage": "false"}, transfer_stall_timeout_ms=60_000)
-    assert len(store.get("k")) == 1000
+    target = MooncakeHostMemAllocator().alloc(1000)
+    assert store.register_buffer(target, 1000) == 0
+    assert store.get_into("k", target, 1000) == 1000
     print("ready", flush=True)
     sys.stdin.readline()
     try:
         print("waiting", flush=True)
-        store.get("k")
+        store.get_into("k", target, 1000)
     except KeyboardInterrupt:
+        ctypes.memset(target, 0xA5, 1000)
         print("interrupted", flush=True)
+    sys.stdin.readline()
+    assert ctypes.string_at(target, 1000) == b"\\xA5" * 1000, "written after the call"
 """
 
 
@@ -431,6 +436,7 @@ def test_a_second_interrupt_ends_a_long_call(redis: Any, node: Callable[..., Any
     with at_most(1.5):
         assert program.stdout.readline() == "interrupted\n"
     owner.cont()
+    settle(0.3)  # For an answer that comes late.
     program.stdin.close()
     assert program.wait(15) == 0
     program.stdout.close()

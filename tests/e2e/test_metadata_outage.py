@@ -163,15 +163,25 @@ def test_clients_wait_for_a_service_that_comes_late(
 def test_a_password_and_a_database_survive_reconnection(
     redis: Any, node: Callable[..., Any]
 ) -> None:
+    """MD-01. Cut off again and again, under 32 threads, no lease lapses meanwhile."""
     redis.command("CONFIG", "SET", "requirepass", "s3cret:/@")
     url = f"redis://:s3cret%3A%2F%40@127.0.0.1:{redis.port}/3"
     nodes = [node(url, stable_id=f"n{i}", **FAST) for i in range(2)]
     login = ("-a", "s3cret:/@", "--no-auth-warning")
+
+    def leases() -> list[str]:
+        return redis.command(*login, "-n", "3", "HKEYS", "{mc/store-rs/v2}/leases").split()
+
+    members = sorted(leases())
+    assert len(members) == 2
     for one in nodes:
-        one.start_load(f"load {one.process.pid}")
-    for _ in range(5):
+        one.start_load(f"load {one.process.pid}", threads=16)
+    for _ in range(30 if LONG else 6):
         redis.command(*login, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         calls = [one.load_so_far()["calls"] for one in nodes]
+        end = time.monotonic() + (2 if LONG else 0.7)
+        while time.monotonic() < end:
+            assert sorted(leases()) == members
         eventually(
             lambda calls=calls: all(
                 one.load_so_far()["calls"] > before + 50 for one, before in zip(nodes, calls)
@@ -180,8 +190,45 @@ def test_a_password_and_a_database_survive_reconnection(
     for one in nodes:
         report = one.stop_load()
         assert (report["wrong"], report["failed_puts"], report["misses"]) == ([], 0, 0)
+        assert {row["owner"] for row in one.list_segments(all=True)} == {"n0:1", "n1:1"}
     assert redis.command(*login, "-n", "0", "DBSIZE") == "0"
     assert int(redis.command(*login, "-n", "3", "DBSIZE")) > 0
+
+
+class Slowness:
+    """A service that stands still most of the time, so that each answer takes long."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            self._service.signal(signal.SIGSTOP)
+            self._done.wait(0.3)
+            self._service.signal(signal.SIGCONT)
+            self._done.wait(0.03)
+
+
+def test_a_slow_service_fails_no_request(cluster: Cluster, node: Callable[..., Any]) -> None:
+    """Nor is one slow because of it: at a third of a second for each, there would be few."""
+    calls = [one.load_so_far()["calls"] for one in cluster.nodes]
+    with Slowness(cluster.service):
+        cluster.go_on_for(OUTAGE_S if LONG else 1.5 * LEASE_S)
+    for one, before in zip(cluster.nodes, calls):
+        assert one.load_so_far()["calls"] > before + 200
+    cluster.check_that_nothing_failed()
+    cluster.check_that_all_are_registered(node)
+    rows = cluster.nodes[2].list_segments(all=True)
+    assert {row["owner"] for row in rows} >= {"n0:1", "n1:1"}, "nobody had to join again"
 
 
 def test_an_idle_node_asks_little(redis: Any, node: Callable[..., Any]) -> None:

@@ -2,21 +2,26 @@
 
 usage: python wheel_check.py WHEEL     (with the interpreter that the wheel is for)
 
-Needs readelf, and PyPI for the packages that the wheel is imported beside.
+Needs readelf, redis-server for a part of it, and PyPI for the packages that the wheel is imported
+beside.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 IMPORT_MS_MAX = 60
@@ -78,6 +83,31 @@ def make_environment(folder: Path, wheel: Path, *others: str) -> Path:
     return python
 
 
+@contextlib.contextmanager
+def private_redis(folder: Path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    server = subprocess.Popen([*command, "--dir", str(folder)], stdout=subprocess.DEVNULL)
+    try:
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def check_redis(python: Path, folder: Path) -> None:
+    """The wheel needs no other package for it. Setup itself waits for the server to answer."""
+    if shutil.which("redis-server") is None:
+        print("  not tried with Redis: there is no redis-server")
+        return
+    with private_redis(folder) as url:
+        example = EXAMPLE.format(url=url, prefix=str(python.parents[1]))
+        assert run(str(python), "-c", example).strip() == "ran"
+    print("  ran with Redis")
+
+
 def check_executables(binaries: Path, url: str) -> None:
     present = [name for name in EXECUTABLES if (binaries / name).exists()]
     assert "mooncake-store-rs-client" in present and "mooncake-store-rs-bench" in present
@@ -126,6 +156,7 @@ def main() -> None:
         python = make_environment(folder / "clean", wheel)
         example = EXAMPLE.format(url=url, prefix=str(folder / "clean"))
         assert run(str(python), "-c", example).strip() == "ran"
+        check_redis(python, folder)
         check_executables(folder / "clean" / "bin", f"sqlite://{folder}/daemon.db")
         clock, cpu = import_ms(python)
         # Said, not required: others may be busy on this machine.

@@ -122,6 +122,17 @@ def includes(name: str) -> list[str]:
     return re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', TEXT[name], re.MULTILINE)
 
 
+def is_test(file: str, name: str) -> bool:
+    """Whether a file below tests/ has a test of this name; without one: whether there is a file."""
+    text = TEXT.get(f"tests/{file}")
+    if text is None or not name:
+        return text is not None
+    if file.endswith(".py"):
+        return re.search(rf"^ *def {name}\(", text, re.MULTILINE) is not None
+    suite, _, test = name.partition(".")
+    return re.search(rf"^TEST(?:_\w)?\({suite},\s*{test}\)", text, re.MULTILINE) is not None
+
+
 class Tidy(unittest.TestCase):
     def report(self, problems: list[str]) -> None:
         self.assertFalse(problems, "\n" + "\n".join(problems))
@@ -228,6 +239,18 @@ class Tidy(unittest.TestCase):
             else:
                 bad.append(f"{name}: no CMakeLists.txt names it")
         self.report(bad)
+
+    def test_the_tests_of_the_cases_exist(self) -> None:
+        page = (ROOT / "docs/cases.md").read_text().splitlines()
+        rows = [row for row in page if row.startswith("| ")]
+        named = re.findall(r"`([\w/]+\.(?:py|cc))(?:::([\w.]+))?`", "\n".join(rows))
+        self.assertGreater(len(named), len(rows) // 2, "the page has another form")
+        bad = [
+            f"docs/cases.md: no {file}::{name}" for file, name in named if not is_test(file, name)
+        ]
+        cases = [row.split("|")[1].strip() for row in rows]
+        twice = {case for case in cases if "-" in case and cases.count(case) > 1}
+        self.report(bad + [f"docs/cases.md: {case} is there twice" for case in twice])
 
     def test_no_machine_paths(self) -> None:
         pattern = re.compile(r"(?<![\w.}])/(?:work|root|home/\w+)/")

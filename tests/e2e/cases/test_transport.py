@@ -195,6 +195,34 @@ def test_a_late_answer_touches_no_memory_of_the_caller(
         eventually(lambda: reader.read_all(["k"], 0, size)["right"] == ["k"], LEASE_S + SLACK_S)
 
 
+def test_a_write_that_was_given_up_looks_at_no_memory_later(
+    redis: Any, node: Callable[..., Any]
+) -> None:
+    """The same rule for what is written: the caller uses its memory again at once."""
+    size = 24 * MIB
+    owner = node(redis.url, stable_id="owner", **FAST, global_segment_size=128 * MIB)
+    writer = node(redis.url, stable_id="writer", **ROUTER)
+    source = writer.registered_buffer(size)
+    failed, turns = 0, 0
+    while turns < (20 if LONG else 1) or (failed == 0 and turns < 6):
+        turns += 1
+        writer.run(case_jobs.fill_with_pattern, source, size)
+        writer.send("put_from", f"k{turns}", source, size)
+        settle(0.002 * turns)
+        owner.stop()
+        with at_most(STALL_S + SLACK_S):
+            code = writer.receive()
+        failed += code != 0
+        writer.poke(source, bytes(size))
+        owner.cont()
+        settle(0.5)
+        eventually(lambda: writer.put_all(["back"]) == [0], LEASE_S + SLACK_S)
+        found = writer.get(f"k{turns}")
+        assert found == b"\xa5" * size or (found == b"" and code != 0)
+        writer.remove(f"k{turns}")
+    assert failed > 0
+
+
 # --- Links --------------------------------------------------------------------------------------
 
 
@@ -397,3 +425,24 @@ def test_a_cluster_without_owners_costs_no_wait_each_time(
         assert client.get("k") == b""
     node(redis.url, **OWNER)
     eventually(lambda: client.put_all(["k"]) == [0])
+
+
+def test_connections_that_rest_are_closed_also_amid_others(
+    redis: Any, node: Callable[..., Any], open_store: Callable[..., MooncakeDistributedStore]
+) -> None:
+    """TF-12. After a burst of threads one thread goes on: the surplus of its pool goes."""
+    if not LONG:
+        pytest.skip("takes two minutes (MC_E2E_LONG=1); the short form is unit.transfer's")
+    owner = node(redis.url, stable_id="owner", **OWNER)
+    store = open_store(redis.url, **ROUTER)
+    assert owner.put_all(["k"], 0, 8 * MIB) == [0]
+    case_jobs.in_threads(32, lambda _: [store.get("k") for _ in range(5)])
+    assert len(case_jobs.descriptors_of_peers(port_of(owner))) > 4
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        assert len(store.get("k")) == 8 * MIB
+        settle(1)
+    assert len(case_jobs.descriptors_of_peers(port_of(owner))) <= 4
+    used, since = owner.view.cpu_s(), time.monotonic()
+    settle(30)
+    assert owner.view.cpu_s() - used < 0.05 * (time.monotonic() - since)

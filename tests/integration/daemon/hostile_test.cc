@@ -71,6 +71,19 @@ TEST_F(HostileTest, DescriptorsThatComeWithGarbageAreClosed) {
   EXPECT_LE(after, before + 2);
 }
 
+TEST_F(HostileTest, AnotherVersionIsRefusedByName) {
+  grpc::ClientContext context;
+  v1::HelloRequest request;
+  request.set_version(client::kDaemonProtocolVersion + 1);
+  request.set_scope("worker-1");
+  v1::HelloReply reply;
+  ASSERT_TRUE(stub_->Hello(&context, request, &reply).ok());
+  EXPECT_EQ(reply.code(), static_cast<int32_t>(ErrorCode::kUnsupported));
+  const std::string ours = std::to_string(client::kDaemonProtocolVersion);
+  EXPECT_TRUE(reply.error().ends_with("this daemon speaks " + ours)) << reply.error();
+  EXPECT_EQ(reply.session().high(), 0u);
+}
+
 TEST_F(HostileTest, AForeignSessionIsRefused) {
   v1::Session forged;
   forged.set_high(1);

@@ -359,6 +359,29 @@ TEST(Membership, ANodeThatHasItsSlotsBackIsCalledAgainBeforeTheQuarantineIsOver)
   });
 }
 
+TEST(Membership, ThoseThatWaitForTheServiceAskAtDifferentMomentsAndAreSoonBack) {
+  InWorld(41, [](World& world) {
+    constexpr uint64_t kMembers = 16;
+    std::vector<std::unique_ptr<Membership>> members;
+    for (uint64_t i = 0; i < kMembers; ++i) {  // All at one moment.
+      members.push_back(world.Started("n" + std::to_string(i)));
+    }
+    world.metadata.SetFault(MetadataFault::kDown);
+    uint64_t most = 0;
+    const uint64_t first = world.metadata.calls();
+    for (int i = 0; i < 3'000; ++i) {  // For a minute.
+      const uint64_t before = world.metadata.calls();
+      world.runtime.SleepMs(20);
+      most = std::max(most, world.metadata.calls() - before);
+    }
+    EXPECT_GT(world.metadata.calls() - first, 60 * kMembers) << "they go on asking";
+    EXPECT_LE(most, kMembers / 2);
+    world.metadata.SetFault(MetadataFault::kNone);
+    world.runtime.SleepMs(5'000);
+    for (const auto& member : members) EXPECT_LT(member->LeaseAgeMs(), 5'000u);
+  });
+}
+
 TEST(Membership, ASuspicionReachesEverybodyAndTheSuspectsHeartbeatEndsIt) {
   InWorld(33, [](World& world) {
     auto a = world.Started("a");

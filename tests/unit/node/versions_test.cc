@@ -94,5 +94,26 @@ TEST(Versions, AnOlderNodeIsNotAskedWhatItDoesNotKnow) {
   });
 }
 
+TEST(Versions, AnotherMajorIsRefusedWhenANodeOpensAndNothingIsLeftBehind) {
+  Simulated(6, [](TestCluster& cluster) {
+    TestNode& member = cluster.Start("member");
+    LeaseRecord other;
+    other.id.stable_id = "other";
+    other.endpoint = "h:1";
+    other.protocol_major = 2;
+    ASSERT_TRUE(member.metadata.Acquire(other, 60'000, std::nullopt, false).ok());
+    auto late = cluster.Make();
+    const Status status = late->Open(TestCluster::Config("late"));
+    ASSERT_EQ(status.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(status.error().context.find("node other:1 at h:1 speaks protocol 2, this one 1"),
+              std::string::npos)
+        << status.error().context;
+    late.reset();
+    cluster.Settle();
+    EXPECT_EQ(member.core().view()->FindName("late:1"), routing::kNoNode);
+    EXPECT_TRUE(member.Put("k", ValueOf("k", kKiB)).ok());
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node
