@@ -106,9 +106,7 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
     if (status.ok()) {
       MC_RETURN_IF_ERROR(AgreeOnPolicy());
       builder_.emplace(options_.route_scope, slots_);
-      MC_RETURN_IF_ERROR(FetchView());
-      ChooseEra();
-      return Ok();
+      return FetchFirstView();
     }
     // What the record holds is wrong, or who asks: another attempt is answered like this one.
     const bool wrong = status.code() == ErrorCode::kInvalidArgument;
@@ -155,9 +153,11 @@ Result<uint64_t> Membership::Leave() {
 }
 
 Status Membership::Renew() {
+  MC_RETURN_IF_ERROR(RaiseEraIfAway());
   const LeaseRecord record = this->record();
   const uint64_t asked_ms = runtime_.NowMs();
   auto renewed = metadata_.Renew(record, lease_ttl_ms());
+  service_was_away_.store(renewed.code() == ErrorCode::kMetadata);
   if (!renewed) return std::move(renewed).error();
   lease_confirmed_ms_.store(asked_ms);
   if (renewed->recreated) {

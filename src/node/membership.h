@@ -140,8 +140,11 @@ class Membership {
   bool NotePoll(uint64_t asked_ms, bool ok);  // Whether an outage has ended that was long.
   Status FetchView();
   Status FetchTenantPolicies(bool lost_some);
-  void ChooseEra();
+  Status FetchFirstView();  // And the era.
+  uint64_t BeginEra(const Result<MetadataStore::Document>& kept);
+  void SetEra(uint64_t era);
   void RaiseEra(uint64_t revision);
+  Status RaiseEraIfAway();
   uint64_t NewestEra() const;
   void JoinEra();
   void Install(uint64_t revision);
@@ -179,6 +182,7 @@ class Membership {
   std::atomic<uint64_t> nobody_since_ms_{0};     // 0: somebody keeps routes.
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> lease_was_lost_{false};
+  std::atomic<bool> service_was_away_{false};  // The last renewal was not answered.
   std::atomic<bool> reapply_{false};
   std::atomic<bool> renew_soon_{false};
   std::atomic<bool> stop_{false};

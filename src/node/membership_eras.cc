@@ -25,19 +25,36 @@ uint64_t EraIn(const MetadataStore::Document& document) {
 
 // A document says by which revision the cluster began. Where there is none, or nobody else, this is
 // where it begins: for the first time, or again, as the service has lost all that there were.
-void Membership::ChooseEra() {
+// Nobody else is whoever has no era yet: it knows as little as we do, and may have died meanwhile.
+Status Membership::FetchFirstView() {
+  // Before the members: of those that write it after this look, some may be in no era that we see.
+  const auto before = metadata_.GetDocument(kEraDocument);
+  MC_RETURN_IF_ERROR(FetchView());
+  const uint64_t others = NewestEra();
+  const auto kept = others == 0 ? before : metadata_.GetDocument(kEraDocument);
+  const uint64_t era = kept.ok() ? EraIn(*kept) : 0;
+  SetEra(others == 0 || era == 0 ? BeginEra(kept) : std::max(era, others));
+  return Ok();
+}
+
+// The own revision, unless somebody else has written another one over `kept`. Too new an era costs
+// time, too old a one values.
+uint64_t Membership::BeginEra(const Result<MetadataStore::Document>& kept) {
   const uint64_t revision = view()->revision();
-  const auto kept = metadata_.GetDocument(kEraDocument);
-  uint64_t era = kept.ok() ? EraIn(*kept) : 0;
-  if (kept.ok() && (era == 0 || members_.size() == 1)) {
-    if (metadata_.PutDocument(kEraDocument, std::to_string(revision), kept->version).ok()) {
-      era = revision;
-    } else if (const auto theirs = metadata_.GetDocument(kEraDocument); theirs.ok()) {
-      era = EraIn(*theirs);
-    }
-  }
+  if (!kept.ok()) return revision;
+  // In the lease first: whoever finds it written down has to see that somebody is of this era.
+  SetEra(revision);
+  (void)Renew();
+  const auto written = metadata_.PutDocument(kEraDocument, std::to_string(revision), kept->version);
+  if (written.ok() || written.code() != ErrorCode::kConflict) return revision;
+  const auto theirs = metadata_.GetDocument(kEraDocument);
+  const uint64_t era = theirs.ok() ? EraIn(*theirs) : 0;
+  return era != 0 ? era : revision;
+}
+
+void Membership::SetEra(uint64_t era) {
   base::MutexLock lock(mu_);
-  record_.era = era != 0 ? era : revision;  // Too new an era costs time, too old a one values.
+  record_.era = era;
 }
 
 // The service has lost members, perhaps all: who joins from now on does not know what they have.
@@ -45,6 +62,15 @@ void Membership::RaiseEra(uint64_t revision) {
   const auto kept = metadata_.GetDocument(kEraDocument);
   if (!kept.ok() || EraIn(*kept) > era()) return;  // Somebody was faster.
   (void)metadata_.PutDocument(kEraDocument, std::to_string(revision), kept->version);
+}
+
+// A service that was away for so long may have ended leases. It is said before ours is seen there
+// again: who joins must not take it for one of a cluster that never lost anybody.
+Status Membership::RaiseEraIfAway() {
+  if (!service_was_away_.load() || LeaseAgeMs() <= lease_ttl_ms() / 2) return Ok();
+  MC_TRY(const uint64_t revision, metadata_.Poll());
+  RaiseEra(revision);
+  return Ok();
 }
 
 uint64_t Membership::NewestEra() const {
