@@ -197,7 +197,8 @@ class Membership {
   std::optional<routing::ViewBuilder> builder_;             // Likewise. Once the slots are known.
   TenantMeter::Policies tenant_policies_;                   // Likewise.
   std::map<std::string, std::string> tenant_policy_texts_;  // By document. Likewise.
-  uint64_t other_era_since_ms_ = 0;  // Others have been of a newer era; 0: none is. Likewise.
+  uint64_t other_era_ = 0;    // The newest one, where others are of one; 0: none is. Likewise.
+  uint64_t join_era_ms_ = 0;  // When this node is of that one too. Likewise.
 
   mutable base::Mutex mu_;
   LeaseRecord record_ MC_GUARDED_BY(mu_);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string>
+#include <utility>
 
 #include "node/membership.h"
 
@@ -80,17 +81,19 @@ uint64_t Membership::NewestEra() const {
 }
 
 // A node from before the cluster that others know of has been asked by all of them for what it has
-// once they have seen it for a while. From then on it is one of theirs.
+// once they have seen it for a while. From then on it is one of theirs. Those of a newer era than
+// that are others: they have yet to ask.
 void Membership::JoinEra() {
   const uint64_t newest = NewestEra();
   const uint64_t now_ms = runtime_.NowMs();
   if (newest <= era()) {
-    other_era_since_ms_ = 0;
+    other_era_ = 0;
     return;
   }
-  if (other_era_since_ms_ == 0) other_era_since_ms_ = now_ms;
-  if (now_ms < other_era_since_ms_ + std::max(lease_ttl_ms(), kEraMinMs)) return;
-  other_era_since_ms_ = 0;
+  if (std::exchange(other_era_, newest) != newest) {
+    join_era_ms_ = now_ms + std::max(lease_ttl_ms(), kEraMinMs);
+  }
+  if (now_ms < join_era_ms_) return;
   (void)Update([&](LeaseRecord& record) { record.era = newest; });  // The heartbeats go on trying.
 }
 

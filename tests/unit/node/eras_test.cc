@@ -1,6 +1,8 @@
 // Which era members are of: docs/adr/0019-eras.md.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/test_cluster.h"
 #include "world.h"
 
@@ -117,6 +119,37 @@ TEST(Era, AllThatStartTogetherAreOfOne) {
       for (uint64_t era : JoinTogether(world, members)) {
         EXPECT_EQ(era, members[0]->era()) << "seed " << seed;
       }
+    });
+  }
+}
+
+// A member of which there is the lease only.
+void AddMember(World& world, const std::string& stable_id, uint64_t era) {
+  LeaseRecord record;
+  record.id.stable_id = stable_id;
+  record.endpoint = stable_id + ":1";
+  record.era = era;
+  ASSERT_TRUE(world.service.Acquire(record, 1'000'000, std::nullopt, false).ok());
+}
+
+// When the member is of the era; 0: not within a minute.
+uint64_t AwaitEra(World& world, const Membership& member, uint64_t era) {
+  const uint64_t limit_ms = world.runtime.NowMs() + 60'000;
+  while (member.era() != era && world.runtime.NowMs() < limit_ms) world.runtime.SleepMs(50);
+  return member.era() == era ? world.runtime.NowMs() : 0;
+}
+
+TEST(JoinEra, TakesALeaseFromWhenTheNewestOneIsSeen) {
+  for (uint64_t seed = 40; seed < 46; ++seed) {
+    InWorld(seed, [](World& world) {
+      const auto member = world.Started("old");
+      const uint64_t newer = member->era() + 1'000;
+      AddMember(world, "newer", newer);
+      world.runtime.SleepMs(kLeaseMs - 500);
+      ASSERT_LT(member->era(), newer);
+      AddMember(world, "newest", newer + 1);
+      const uint64_t seen_ms = world.runtime.NowMs();
+      EXPECT_GE(AwaitEra(world, *member, newer + 1), seen_ms + kLeaseMs);
     });
   }
 }
