@@ -355,12 +355,12 @@ Status Membership::FetchView() {
   const uint64_t since = members_.empty() ? 0 : fetched_revision_;
   MC_TRY(MembershipChanges changes, metadata_.ReadChanges(since));
   const bool in_force = changes.full && since > 0;  // A view that a whole list is to replace.
-  const bool known = std::any_of(changes.leases.begin(), changes.leases.end(),
-                                 [&](const LeaseRecord& lease) { return lease.id == self(); });
+  const NodeId self = this->self();
+  const auto own = std::find_if(changes.leases.begin(), changes.leases.end(),
+                                [&](const LeaseRecord& lease) { return lease.id == self; });
+  const bool known = own != changes.leases.end();
   if (in_force && !known) RenewSoon();
-  // Our own lease was lost and recreated, or suspected and cleared, since the last look. (Or it is
-  // we who changed it.) The heartbeat that did it may not have returned yet.
-  if (since > 0 && known) lease_was_lost_.store(true);
+  if (since > 0 && known && (in_force || MayHaveLost(*own))) lease_was_lost_.store(true);
   if (in_force && changes.leases.empty()) {
     return MetadataError("the metadata service lost its data; registering again");
   }
@@ -377,7 +377,7 @@ Status Membership::FetchView() {
   for (const NodeId& id : changes.gone) {
     if (lapsed && members_.contains(id)) {
       unconfirmed_.try_emplace(id, now_ms + lease_ttl_ms());
-      if (id == self()) RenewSoon();
+      if (id == self) RenewSoon();
       continue;
     }
     unconfirmed_.erase(id);

@@ -75,6 +75,8 @@ class Membership {
   LeaseRecord record() const;
   // As in the own lease.
   uint64_t era() const;
+  // How long a member of an older era than the others is one at least.
+  uint64_t EraWaitMs() const;
   // Changes the own record and renews at once with it.
   Status Update(const std::function<void(LeaseRecord&)>& change);
   // `ttl_ms`: of the lease from now on, also for the heartbeats to come.
@@ -147,6 +149,7 @@ class Membership {
   Status RaiseEraIfAway();
   uint64_t NewestEra() const;
   void JoinEra();
+  bool MayHaveLost(const LeaseRecord& lease) const;
   void Install(uint64_t revision);
   void NoteRoutes(const routing::ClusterView& view);
   void ReportSuspicions();

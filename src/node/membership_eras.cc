@@ -91,10 +91,24 @@ void Membership::JoinEra() {
     return;
   }
   if (std::exchange(other_era_, newest) != newest) {
-    join_era_ms_ = now_ms + std::max(lease_ttl_ms(), kEraMinMs);
+    // Not all at once: each has to tell the service, and everybody hears of it.
+    join_era_ms_ = now_ms + EraWaitMs() + runtime_.Random() % EraWaitMs();
   }
   if (now_ms < join_era_ms_) return;
   (void)Update([&](LeaseRecord& record) { record.era = newest; });  // The heartbeats go on trying.
+}
+
+uint64_t Membership::EraWaitMs() const { return std::max(lease_ttl_ms(), kEraMinMs); }
+
+// Whether the own lease, which is not what it was at the last look, may have been lost and
+// recreated, or suspected and cleared, since. (Or it is we who changed it.) The heartbeat that did
+// it may not have returned yet. That it is of another era now, and else as it was, is our doing.
+bool Membership::MayHaveLost(const LeaseRecord& lease) const {
+  const auto last = members_.find(lease.id);
+  if (last == members_.end() || last->second.era == lease.era) return true;
+  LeaseRecord expected = last->second;
+  expected.era = lease.era;
+  return !(expected == lease);
 }
 
 uint64_t Membership::era() const {

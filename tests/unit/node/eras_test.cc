@@ -154,5 +154,47 @@ TEST(JoinEra, TakesALeaseFromWhenTheNewestOneIsSeen) {
   }
 }
 
+TEST(JoinEra, IsDoneByEachAtItsOwnTime) {
+  InWorld(46, [](World& world) {
+    std::vector<std::unique_ptr<Membership>> members;
+    for (int i = 0; i < 5; ++i) members.push_back(world.Started("old-" + std::to_string(i)));
+    const uint64_t newer = members[0]->era() + 1'000;
+    AddMember(world, "newer", newer);
+    const uint64_t first_ms = world.runtime.NowMs();
+    std::vector<uint64_t> joined_ms(members.size());
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (size_t i = 0; i < members.size(); ++i) {
+      threads.push_back(world.runtime.Spawn(
+          "watch", [&, i] { joined_ms[i] = AwaitEra(world, *members[i], newer); }));
+    }
+    for (auto& thread : threads) thread->Join();
+    std::sort(joined_ms.begin(), joined_ms.end());
+    EXPECT_GE(joined_ms.front(), first_ms + kLeaseMs);
+    EXPECT_LE(joined_ms.back(), first_ms + 2 * kLeaseMs + 2'000);
+    EXPECT_GT(joined_ms.back() - joined_ms.front(), kLeaseMs / 3);
+  });
+}
+
+TEST(JoinEra, IsNoLostLease) {
+  InWorld(47, [](World& world) {
+    FaultyMetadata end(world.service, world.runtime);
+    const auto member = world.Started("old", end);
+    ASSERT_TRUE(member->HeartbeatNow().ok());
+    ASSERT_TRUE(member->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    (void)member->TakeLeaseLoss();
+    const uint64_t newer = member->era() + 1'000;
+    AddMember(world, "newer", newer);
+    ASSERT_NE(AwaitEra(world, *member, newer), 0u);
+    world.runtime.SleepMs(5'000);
+    EXPECT_FALSE(member->TakeLeaseLoss());
+    // A suspicion is, also where the answer to the heartbeat that ended it was lost.
+    ASSERT_TRUE(world.service.ReportSuspect(member->self()).ok());
+    end.FailNext(1, MetadataFault::kFailAfterApply);
+    ASSERT_FALSE(member->HeartbeatNow().ok());
+    ASSERT_TRUE(member->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    EXPECT_TRUE(member->TakeLeaseLoss());
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node
