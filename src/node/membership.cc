@@ -320,7 +320,8 @@ void Membership::RefreshOnce() {
   const uint64_t started_ns = runtime_.NowNs();
   const uint64_t freezes = freezes_.load();
   ReportSuspicions();
-  const bool reapply = reapply_.exchange(false);
+  const bool due = reapply_at_ms_ != 0 && runtime_.NowMs() >= reapply_at_ms_;
+  const bool reapply = reapply_.exchange(false) || due;
   const uint64_t asked_ms = runtime_.NowMs();
   auto revision = metadata_.Poll();
   if (NotePoll(asked_ms, revision.ok())) RaiseEra(*revision);

@@ -90,6 +90,8 @@ class Membership {
   void RefreshSoon();
   // The same, and `on_view` runs in any case: also with the view in force, if that is the newest.
   void ReapplySoon();
+  // The same at a time to come; 0: not any more. Refresher thread, from `on_view`.
+  void ReapplyAt(uint64_t at_ms) { reapply_at_ms_ = at_ms; }
 
   // Data-path evidence.
   // `gone`: nobody listens at its address.
@@ -200,6 +202,7 @@ class Membership {
   std::optional<routing::ViewBuilder> builder_;             // Likewise. Once the slots are known.
   TenantMeter::Policies tenant_policies_;                   // Likewise.
   std::map<std::string, std::string> tenant_policy_texts_;  // By document. Likewise.
+  uint64_t reapply_at_ms_ = 0;                              // 0: at no time. Likewise.
   uint64_t other_era_ = 0;    // The newest one, where others are of one; 0: none is. Likewise.
   uint64_t join_era_ms_ = 0;  // When this node is of that one too. Likewise.
 
