@@ -106,9 +106,7 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
     if (status.ok()) {
       MC_RETURN_IF_ERROR(AgreeOnPolicy());
       builder_.emplace(options_.route_scope, slots_);
-      MC_RETURN_IF_ERROR(FetchView());
-      ChooseEra();
-      return Ok();
+      return FetchFirstView();
     }
     // What the record holds is wrong, or who asks: another attempt is answered like this one.
     const bool wrong = status.code() == ErrorCode::kInvalidArgument;
@@ -155,10 +153,12 @@ Result<uint64_t> Membership::Leave() {
 }
 
 Status Membership::Renew() {
+  MC_RETURN_IF_ERROR(RaiseEraIfAway());
   const LeaseRecord record = this->record();
   const uint64_t asked_ms = runtime_.NowMs();
   auto renewed = metadata_.Renew(record, lease_ttl_ms());
   if (renewed.ok() || renewed.code() == ErrorCode::kStaleEpoch) superseded_.store(!renewed.ok());
+  service_was_away_.store(renewed.code() == ErrorCode::kMetadata);
   if (!renewed) return std::move(renewed).error();
   lease_confirmed_ms_.store(asked_ms);
   if (renewed->recreated) {
@@ -321,7 +321,8 @@ void Membership::RefreshOnce() {
   const uint64_t started_ns = runtime_.NowNs();
   const uint64_t freezes = freezes_.load();
   ReportSuspicions();
-  const bool reapply = reapply_.exchange(false);
+  const bool due = reapply_at_ms_ != 0 && runtime_.NowMs() >= reapply_at_ms_;
+  const bool reapply = reapply_.exchange(false) || due;
   const uint64_t asked_ms = runtime_.NowMs();
   auto revision = metadata_.Poll();
   if (NotePoll(asked_ms, revision.ok())) RaiseEra(*revision);
@@ -356,12 +357,12 @@ Status Membership::FetchView() {
   const uint64_t since = members_.empty() ? 0 : fetched_revision_;
   MC_TRY(MembershipChanges changes, metadata_.ReadChanges(since));
   const bool in_force = changes.full && since > 0;  // A view that a whole list is to replace.
-  const bool known = std::any_of(changes.leases.begin(), changes.leases.end(),
-                                 [&](const LeaseRecord& lease) { return lease.id == self(); });
+  const NodeId self = this->self();
+  const auto own = std::find_if(changes.leases.begin(), changes.leases.end(),
+                                [&](const LeaseRecord& lease) { return lease.id == self; });
+  const bool known = own != changes.leases.end();
   if (in_force && !known) RenewSoon();
-  // Our own lease was lost and recreated, or suspected and cleared, since the last look. (Or it is
-  // we who changed it.) The heartbeat that did it may not have returned yet.
-  if (since > 0 && known) lease_was_lost_.store(true);
+  if (since > 0 && known && (in_force || MayHaveLost(*own))) lease_was_lost_.store(true);
   if (in_force && changes.leases.empty()) {
     return MetadataError("the metadata service lost its data; registering again");
   }
@@ -378,7 +379,7 @@ Status Membership::FetchView() {
   for (const NodeId& id : changes.gone) {
     if (lapsed && members_.contains(id)) {
       unconfirmed_.try_emplace(id, now_ms + lease_ttl_ms());
-      if (id == self()) RenewSoon();
+      if (id == self) RenewSoon();
       continue;
     }
     unconfirmed_.erase(id);

@@ -75,6 +75,8 @@ class Membership {
   LeaseRecord record() const;
   // As in the own lease.
   uint64_t era() const;
+  // How long a member of an older era than the others is one at least.
+  uint64_t EraWaitMs() const;
   // Changes the own record and renews at once with it.
   Status Update(const std::function<void(LeaseRecord&)>& change);
   // `ttl_ms`: of the lease from now on, also for the heartbeats to come.
@@ -88,6 +90,8 @@ class Membership {
   void RefreshSoon();
   // The same, and `on_view` runs in any case: also with the view in force, if that is the newest.
   void ReapplySoon();
+  // The same at a time to come; 0: not any more. Refresher thread, from `on_view`.
+  void ReapplyAt(uint64_t at_ms) { reapply_at_ms_ = at_ms; }
 
   // Data-path evidence.
   // `gone`: nobody listens at its address.
@@ -142,10 +146,14 @@ class Membership {
   bool NotePoll(uint64_t asked_ms, bool ok);  // Whether an outage has ended that was long.
   Status FetchView();
   Status FetchTenantPolicies(bool lost_some);
-  void ChooseEra();
+  Status FetchFirstView();  // And the era.
+  uint64_t BeginEra(const Result<MetadataStore::Document>& kept);
+  void SetEra(uint64_t era);
   void RaiseEra(uint64_t revision);
+  Status RaiseEraIfAway();
   uint64_t NewestEra() const;
   void JoinEra();
+  bool MayHaveLost(const LeaseRecord& lease) const;
   void Install(uint64_t revision);
   void NoteRoutes(const routing::ClusterView& view);
   void ReportSuspicions();
@@ -184,6 +192,7 @@ class Membership {
   std::atomic<uint64_t> nobody_since_ms_{0};     // 0: somebody keeps routes.
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> lease_was_lost_{false};
+  std::atomic<bool> service_was_away_{false};  // The last renewal was not answered.
   std::atomic<bool> reapply_{false};
   std::atomic<bool> renew_soon_{false};
   std::atomic<bool> stop_{false};
@@ -198,7 +207,9 @@ class Membership {
   std::optional<routing::ViewBuilder> builder_;             // Likewise. Once the slots are known.
   TenantMeter::Policies tenant_policies_;                   // Likewise.
   std::map<std::string, std::string> tenant_policy_texts_;  // By document. Likewise.
-  uint64_t other_era_since_ms_ = 0;  // Others have been of a newer era; 0: none is. Likewise.
+  uint64_t reapply_at_ms_ = 0;                              // 0: at no time. Likewise.
+  uint64_t other_era_ = 0;    // The newest one, where others are of one; 0: none is. Likewise.
+  uint64_t join_era_ms_ = 0;  // When this node is of that one too. Likewise.
 
   mutable base::Mutex mu_;
   LeaseRecord record_ MC_GUARDED_BY(mu_);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "node/arrivals.h"
 #include "node/core.h"
 #include "node/evacuation.h"
 #include "node/evictor.h"
@@ -135,6 +136,7 @@ class Node {
   std::unique_ptr<Reconciler> reconciler_;
   std::unique_ptr<MigrationWorker> migrations_;
   std::unique_ptr<Core> core_;
+  Arrivals arrivals_;
   std::unique_ptr<Event> handoff_stop_;
   std::unique_ptr<Thread> handoff_watch_;  // Of a standby.
   base::Mutex segments_mu_;                // One change of the segments at a time.

@@ -17,15 +17,7 @@ using routing::ClusterView;
 using routing::NodeIndex;
 using routing::Slot;
 
-// A peer that does not answer a pull this fast is done without; its own fence is then the
-// metadata service's word that it is no authority any more.
-constexpr uint64_t kPullTimeoutMs = 2'000;
 constexpr size_t kPagesMax = 4096;  // Of a peer: 64 GiB of routes.
-
-// Whether others may need what the node knows or has.
-bool Matters(const routing::ViewNode& node) {
-  return node.readable && node.lease.era != 0 && (node.routes || !node.lease.segments.empty());
-}
 
 // Of the members from before the cluster that others know of, those that know the oldest one.
 uint64_t OldestEra(const ClusterView& view) {
@@ -34,13 +26,6 @@ uint64_t OldestEra(const ClusterView& view) {
     if (Matters(node)) oldest = std::min(oldest, node.lease.era);
   }
   return oldest;
-}
-
-// The newest one: what nobody has told us of, nobody knows from before that.
-uint64_t EraOfAll(const ClusterView& view) {
-  uint64_t newest = 0;
-  for (const routing::ViewNode& node : view.nodes()) newest = std::max(newest, node.lease.era);
-  return newest;
 }
 
 class Takeover {
@@ -75,6 +60,9 @@ class Takeover {
         .Add(pending_.size() - rest.size());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "inventory"}}).Add(rest.size());
   }
+
+  // Owners from before the cluster that others know of who have not told all that they have.
+  const std::set<NodeIndex>& unheard() const { return unheard_; }
 
  private:
   uint32_t slot_count() const { return after_.slots().count(); }
@@ -348,7 +336,19 @@ class Takeover {
           ReadRoutes(reply,
                      [&](KeyedRoute& keyed) { ImportUnlessRefuted(keyed.ref, keyed.route); });
         });
+    NoteUnheard(answered);
     ImportHearsay(rest, answered, hearsay);
+  }
+
+  void NoteUnheard(const std::set<NodeIndex>& answered) {
+    const uint64_t newest = EraOfAll(after_);
+    for (size_t i = 0; i < after_.nodes().size(); ++i) {
+      const auto index = static_cast<NodeIndex>(i);
+      const ViewNode& node = after_.node(index);
+      const bool older = Matters(node) && !node.lease.suspect && node.lease.era < newest;
+      const bool owner = index != self_ && !node.lease.segments.empty();
+      if (older && owner && !answered.contains(index)) unheard_.insert(index);
+    }
   }
 
   // Of owners that do not answer. The others know best themselves what they have.
@@ -401,6 +401,7 @@ class Takeover {
   std::set<Named> named_;
   std::vector<Slot> kept_;      // Their authority has them by a newer view than ours.
   std::set<NodeIndex> silent_;  // Did not answer, and so are not asked again.
+  std::set<NodeIndex> unheard_;
 };
 
 void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& after) {
@@ -428,28 +429,16 @@ bool IsAmong(std::span<const NodeIndex> ranks, NodeIndex node, size_t count) {
   return node != routing::kNoNode && std::find(first.begin(), first.end(), node) != first.end();
 }
 
-// The oldest era that a member which is new in the view, or can be asked again, brings along.
-uint64_t OldestArrival(const ClusterView& before, const ClusterView& after) {
-  uint64_t oldest = ~uint64_t{0};
-  for (const routing::ViewNode& node : after.nodes()) {
-    if (!Matters(node) || node.lease.suspect) continue;
-    const NodeIndex known = before.Find(node.lease.id);
-    const bool there = known != routing::kNoNode && !before.node(known).lease.suspect &&
-                       before.node(known).lease.era != 0;
-    if (!there) oldest = std::min(oldest, node.lease.era);
-  }
-  return oldest;
-}
-
 }  // namespace
 
-void ApplyView(Core& core, const routing::ClusterView& before, const routing::ClusterView& after) {
+void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& before,
+               const routing::ClusterView& after) {
   const NodeId self = core.membership.self();
   const NodeIndex index = after.Find(self);
   const bool lease_lost = core.membership.TakeLeaseLoss();
   // Slots that we know of since a time only before which a member that has just come was one: it
   // has to be asked for what it knows.
-  const uint64_t arrival = OldestArrival(before, after);
+  const uint64_t arrival = arrivals.Oldest(core, before, after);
   const uint64_t newest = EraOfAll(after);
   std::vector<Slot> own;
   std::vector<Slot> lost;
@@ -470,7 +459,9 @@ void ApplyView(Core& core, const routing::ClusterView& before, const routing::Cl
   core.routes.Lose(lost);
   core.routes.DropMirrors(foreign, core.runtime.NowMs(), after.revision());
   std::erase_if(own, [&](Slot slot) { return core.routes.Serves(slot); });
-  if (!own.empty()) Takeover(core, before, after).Run(own);
+  Takeover takeover(core, before, after);
+  if (!own.empty()) takeover.Run(own);
+  arrivals.Note(core, after, arrival, takeover.unheard());
   SweepRemoved(core, before, after);
 }
 

@@ -10,11 +10,13 @@
 
 #include <vector>
 
+#include "node/arrivals.h"
 #include "node/core.h"
 
 namespace mooncake::node {
 
 // Runs on the membership's refresher thread, before `after` becomes the view.
-void ApplyView(Core& core, const routing::ClusterView& before, const routing::ClusterView& after);
+void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& before,
+               const routing::ClusterView& after);
 
 }  // namespace mooncake::node

@@ -15,7 +15,7 @@ void Node::ApplyNewView(const ViewPtr& before, const ViewPtr& after) {
   // From here until all is counted, what this node tells of quotas is of no view.
   meter_.SetRevision(0);
   meter_.Install(membership_->tenant_policies());
-  ApplyView(*core_, *before, *after);
+  ApplyView(*core_, arrivals_, *before, *after);
   routes_->Recount();
   meter_.SetRevision(after->revision());
 }

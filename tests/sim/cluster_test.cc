@@ -298,6 +298,25 @@ TEST(ClusterSim, AStrangerIsFirst) {
                }});
 }
 
+// So it is where there are two: neither takes the other one for somebody who knows.
+TEST(ClusterSim, TwoStrangersAreFirst) {
+  SimOptions options{.nodes = 3, .losses = true, .failures = true};
+  RunScenario({"TwoStrangersAreFirst", 5, options, [](SimCluster& cluster) {
+                 StrangerStory story(cluster);
+                 story.Write();
+                 cluster.SetMetadataFault(MetadataFault::kDown);
+                 cluster.SleepMs(12'000);
+                 story.Join(2);
+                 if (cluster.Pick(2) == 0) story.WriteThere();
+                 cluster.SleepMs(cluster.Pick(2'000));
+                 cluster.SetMetadataFault(MetadataFault::kNone);
+                 cluster.SleepMs(5'000);
+                 story.Check();
+                 cluster.SleepMs(20'000);
+                 story.Check();
+               }});
+}
+
 // Whoever has written a value knows that it is published, also where the authority dies before it
 // has told the owners.
 TEST(ClusterSim, AnAuthorityDiesBeforeItsNotices) {

@@ -134,6 +134,13 @@ MUTANTS = [
         "{ return era <= oldest_era_ || era > 1; }",
         "*AStrangerIsFirst",
     ),
+    Mutant(  # Two who begin the cluster anew take each other for members of the old one.
+        "strangers-trust-each-other",
+        "src/node/membership_eras.cc",
+        "const uint64_t others = NewestEra();\n",
+        "const uint64_t others = NewestEra() + members_.size() - 1;\n",
+        "*TwoStrangersAreFirst",
+    ),
     Mutant(  # Only the authority tells the owners what is published.
         "writer-tells-nobody",
         "src/node/placed_write.cc",

@@ -35,7 +35,7 @@ void StrangerStory::LetBack() {
   cluster_.SleepMs(cluster_.Pick(2'500));
 }
 
-void StrangerStory::Join() { stranger_ = cluster_.JoinAhead(); }
+void StrangerStory::Join(int count) { stranger_ = cluster_.JoinAhead(count); }
 
 void StrangerStory::WriteThere() {
   std::vector<std::string> old;

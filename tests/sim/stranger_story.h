@@ -18,10 +18,10 @@ class StrangerStory {
   void Write();
   // One node, of those that there are, reaches the metadata service again.
   void LetBack();
-  // A new node joins.
-  void Join();
-  // It writes values: new ones, and over old ones. Where somebody is back who knows of others that
-  // are not, it has to wait for them: longer than their leases, if they wait for it.
+  // New nodes join at once.
+  void Join(int count = 1);
+  // The last of them writes values: new ones, and over old ones. Where somebody is back who knows
+  // of others that are not, it has to wait for them: longer than their leases, if they wait for it.
   void WriteThere();
   // Two nodes' values, by a third one whose keys they are, which dies as soon as it has answered.
   void WriteAndKill();

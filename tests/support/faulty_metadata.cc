@@ -11,7 +11,7 @@ void FaultyMetadata::FailNext(int calls, MetadataFault fault) {
 }
 
 template <typename Call>
-auto FaultyMetadata::Pass(Call call) -> decltype(call()) {
+auto FaultyMetadata::Pass(Call call, MetadataFault own) -> decltype(call()) {
   ++calls_;
   runtime_.Yield();
   MetadataFault fault = fault_;
@@ -19,6 +19,7 @@ auto FaultyMetadata::Pass(Call call) -> decltype(call()) {
   while (left > 0 && !next_calls_.compare_exchange_weak(left, left - 1)) {
   }
   if (left > 0) fault = next_fault_;
+  if (fault == MetadataFault::kNone) fault = own;
   switch (fault) {
     case MetadataFault::kDown: return MetadataError("injected: the service is down");
     case MetadataFault::kDenied: return MetadataError("injected: wrong credentials");
@@ -70,7 +71,7 @@ Result<MetadataStore::Document> FaultyMetadata::GetDocument(const std::string& n
 
 Result<uint64_t> FaultyMetadata::PutDocument(const std::string& name, const std::string& text,
                                              uint64_t expected_version) {
-  return Pass([&] { return inner_.PutDocument(name, text, expected_version); });
+  return Pass([&] { return inner_.PutDocument(name, text, expected_version); }, put_fault_);
 }
 
 Result<std::vector<MetadataStore::NamedDocument>> FaultyMetadata::ListDocuments(

@@ -36,6 +36,8 @@ class FaultyMetadata final : public MetadataStore {
   void SetFault(MetadataFault fault) { fault_ = fault; }
   // The next `calls` calls have the fault, those after them the one that was set.
   void FailNext(int calls, MetadataFault fault);
+  // The fault of PutDocument, on top of what the others have.
+  void SetPutFault(MetadataFault fault) { put_fault_ = fault; }
   // How often any method was called, whatever came of it.
   uint64_t calls() const { return calls_; }
 
@@ -60,13 +62,14 @@ class FaultyMetadata final : public MetadataStore {
     return std::max(deadline_ms, now_ms) - now_ms;
   }
   template <typename Call>
-  auto Pass(Call call) -> decltype(call());
+  auto Pass(Call call, MetadataFault own = MetadataFault::kNone) -> decltype(call());
 
   MetadataStore& inner_;
   Runtime& runtime_;
   const Options options_;
   std::atomic<uint64_t> end_by_ms_ = UINT64_MAX;
   std::atomic<MetadataFault> fault_ = MetadataFault::kNone;
+  std::atomic<MetadataFault> put_fault_ = MetadataFault::kNone;
   std::atomic<MetadataFault> next_fault_ = MetadataFault::kNone;
   std::atomic<int> next_calls_ = 0;
   std::atomic<uint64_t> calls_ = 0;

@@ -78,9 +78,15 @@ SimNode* SimCluster::Join(const std::string& stable_id, bool may_fail) {
   return nodes_.back().get();
 }
 
-SimNode* SimCluster::JoinAhead() {
+SimNode* SimCluster::JoinAhead(int count) {
   const MetadataFault fault = std::exchange(metadata_fault_, MetadataFault::kNone);
-  SimNode* const node = JoinNew();
+  SimNode* node = nullptr;
+  std::vector<std::unique_ptr<Thread>> others;
+  for (int i = 1; i < count; ++i) {
+    others.push_back(runtime_.Spawn("sim-join", [&] { node = JoinNew(); }));
+  }
+  node = JoinNew();
+  for (auto& other : others) other->Join();
   metadata_fault_ = fault;
   return node;
 }

@@ -64,8 +64,8 @@ class SimCluster {
   // --- Members ------------------------------------------------------------------------------
   // nullptr: it could not join, which is a problem unless `may_fail`.
   SimNode* Join(const std::string& stable_id, bool may_fail = false);
-  // A new one that reaches the metadata service, whatever the others do.
-  SimNode* JoinAhead();
+  // New ones, at once, that reach the metadata service, whatever the others do. Returns the last.
+  SimNode* JoinAhead(int count = 1);
   SimNode* JoinNew() { return Join("n" + std::to_string(++last_number_)); }
   void Leave(SimNode& node);
   // Leaves once nothing is left on it.

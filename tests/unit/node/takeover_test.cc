@@ -287,6 +287,71 @@ TEST(Takeover, AServiceThatCameBackEmptyLosesNoKey) {
   }
 }
 
+// A node with values that the service forgets, and another one that is first there meanwhile. The
+// old one is back, but does not answer at first. That alone is no reason to suspect it.
+struct Return {
+  explicit Return(TestCluster& cluster) : old(cluster.Start("old")) {
+    const ReplicateConfig local{.prefer_local = true};
+    PutAll(old, keys, 0, &local);
+    old.metadata.SetFault(MetadataFault::kDown);
+    cluster.runtime().SleepMs(TestCluster::Config("old").membership.lease_ttl_ms + 1'000);
+    stranger = &cluster.Start("stranger");
+    cluster.network().SetPaused(old.node().endpoint(), true);
+    old.metadata.SetFault(MetadataFault::kNone);
+  }
+  uint64_t InventoriesAsked() {
+    const auto counts = stranger->transport.counts();
+    const auto found = counts.messages_of.find(static_cast<uint16_t>(MessageType::kInventory));
+    return found == counts.messages_of.end() ? 0 : found->second;
+  }
+
+  TestNode& old;
+  TestNode* stranger = nullptr;
+  const std::vector<std::string> keys = Keys(60);
+};
+constexpr uint64_t kLongStallMs = 20'000;
+
+TEST(Takeover, WhoDoesNotTellWhatItHasWhenItComesBackIsAskedAgain) {
+  for (uint64_t seed = 70; seed < 75; ++seed) {
+    Simulated(
+        seed,
+        [](TestCluster& cluster) {
+          Return scene(cluster);
+          cluster.runtime().SleepMs(4'500);
+          const NodeId old = scene.old.core().membership.self();
+          EXPECT_NE(scene.stranger->core().view()->Find(old), routing::kNoNode);
+          EXPECT_FALSE(scene.stranger->core().membership.Suspected(old));
+          cluster.network().SetPaused(scene.old.node().endpoint(), false);
+          cluster.runtime().SleepMs(60'000);  // It is of the new era, and has looked at all.
+          EXPECT_EQ(scene.old.core().membership.era(), scene.stranger->core().membership.era());
+          ExpectAll(*scene.stranger, scene.keys);
+          ExpectAll(scene.old, scene.keys);
+        },
+        kLongStallMs);
+  }
+}
+
+TEST(Takeover, WhoIsSilentForLongIsAskedNowAndThenAndCostsNoSlot) {
+  Simulated(
+      76,
+      [](TestCluster& cluster) {
+        Return scene(cluster);
+        cluster.runtime().SleepMs(4'500);
+        const uint64_t asked = scene.InventoriesAsked();
+        const std::string own = TestCluster::KeyAt(*scene.stranger, "stranger:1");
+        RouteTable& routes = scene.stranger->core().routes;
+        const routing::Slot slot = routes.SlotOf(scene.stranger->Ref(own));
+        for (int i = 0; i < 60; ++i) {
+          cluster.runtime().SleepMs(100);
+          EXPECT_TRUE(routes.Serves(slot));
+        }
+        EXPECT_GE(scene.InventoriesAsked(), asked + 1);
+        EXPECT_LE(scene.InventoriesAsked(), asked + 3);
+        cluster.network().SetPaused(scene.old.node().endpoint(), false);
+      },
+      kLongStallMs);
+}
+
 TEST(Takeover, AKilledOwnerTakesItsRoutesWithItAndFreesNothingElse) {
   Simulated(60, [](TestCluster& cluster) {
     auto& a = cluster.Start("a");
