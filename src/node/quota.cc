@@ -248,7 +248,9 @@ bool ServeQuotaCharge(Core& core, const v1::QuotaChargeRequest& request, bool ma
     } else {
       Charge charge;
       code = Admit(core, item, admission, &charge);
-      if (charge && !account->Keep(*writer, item.ref, std::move(charge), now_ms + limit_ms)) {
+      // Not by the look-up above: the tenant's first quota may have come since.
+      TenantAccount* const charged = charge.account();
+      if (charge && !charged->Keep(*writer, item.ref, std::move(charge), now_ms + limit_ms)) {
         code = CodeOf(ErrorCode::kBackPressure);
       }
     }

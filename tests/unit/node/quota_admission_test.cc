@@ -1,0 +1,68 @@
+// Admission where it meets others: policies, puts and views that come in between.
+#include <google/protobuf/arena.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "quotas.h"
+
+namespace mooncake::node {
+namespace {
+
+// Called whenever the reply of a request needs more memory: between two of its items.
+std::function<void()>& BetweenItems() {
+  static std::function<void()> hook;
+  return hook;
+}
+
+void* NewBlock(size_t size) {
+  if (BetweenItems()) BetweenItems()();
+  return std::malloc(size);
+}
+
+v1::QuotaChargeRequest ChargeOf(TestNode& writer, const std::vector<std::string>& keys) {
+  v1::QuotaChargeRequest request;
+  writer.core().peers.FillOrigin(true, request.mutable_origin());
+  WriteScope({}, request.mutable_scope());
+  request.set_limit_ms(5'000);
+  for (const std::string& key : keys) {
+    AddKey(key, request.mutable_keys());
+    request.add_value_sizes(kSize);
+    request.add_copies(1);
+  }
+  return request;
+}
+
+TEST(QuotaAdmission, TheFirstQuotaOfATenantMayComeInTheMiddleOfARequest) {
+  Simulated(50, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    const v1::QuotaChargeRequest request = ChargeOf(a, Keys(1'000));
+    google::protobuf::ArenaOptions options;
+    options.start_block_size = 256;
+    options.block_alloc = NewBlock;
+    options.block_dealloc = [](void* block, size_t) { std::free(block); };
+    google::protobuf::Arena arena(options);
+    auto* reply = google::protobuf::Arena::CreateMessage<v1::QuotaChargeReply>(&arena);
+    metadata::KnownPolicy policy;
+    policy.record.policy.max_bytes = 2'000 * kSize;
+    int installed_at = 0;
+    BetweenItems() = [&] {
+      if (reply->codes_size() == 0 || installed_at != 0) return;
+      installed_at = reply->codes_size();
+      a.core().meter.Install({{kTenant, policy}});
+    };
+    bool valid = true;
+    EXPECT_TRUE(ServeQuotaCharge(a.core(), request, true, reply, &valid));
+    BetweenItems() = {};
+    EXPECT_TRUE(valid);
+    ASSERT_GT(installed_at, 0);
+    ASSERT_EQ(reply->codes_size(), 1'000);
+    for (const ItemCode code : reply->codes()) EXPECT_EQ(code, kItemOk);
+    // The item whose code was being added had been admitted before.
+    EXPECT_EQ(Total({&a}).pending.objects, uint64_t{999} - static_cast<size_t>(installed_at));
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node
