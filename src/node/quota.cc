@@ -13,7 +13,9 @@ constexpr int kQuestionsMax = 4;  // One, one more after a survey, and a lost ra
 constexpr uint64_t kQuestionMs = 2'000;
 constexpr uint64_t kSurveyMs = 1'000;
 constexpr uint64_t kTurnMs = 1;  // Between two looks whether another asker is done.
+// What LedgerQuestion::Ask answers besides the codes of Admission::asked.
 constexpr ItemCode kNotOurTurn = 1;
+constexpr ItemCode kAllGranted = 2;
 constexpr uint64_t kPatienceMs = 3'000;
 constexpr uint64_t kChargeMsMax = 3'600'000;
 constexpr uint32_t kCopiesMax = 64;
@@ -68,7 +70,8 @@ class LedgerQuestion {
   }
 
   // Codes as of Admission::asked, or kNotOurTurn: another caller is asking, and what it gets may do
-  // for this one as well. `growth`: what there is to be room for afterwards.
+  // for this one as well; or kAllGranted: all that was asked for, so that there may be more where
+  // it came from. `growth`: what there is to be room for afterwards.
   ItemCode Ask(const Load& growth) {
     asking_ = account_.BeginAsking();
     if (!asking_) {
@@ -87,7 +90,10 @@ class LedgerQuestion {
       const ItemCode code = Put(*view, ledger, request, &reply);
       const Load amount = code == kItemOk ? ReadLoad(reply.amount()) : Load{};
       account_.EndAttempt(amount, view->revision());
-      if (code != kItemOk || !reply.survey_first()) return code;
+      if (code != kItemOk) return code;
+      if (!reply.survey_first()) {
+        return ReadLoad(request.want()).Within(amount) ? kAllGranted : kItemOk;
+      }
       if (surveyed) return kItemRetryLater;  // Views are moving.
       others = Survey(*view);
       surveyed = true;
@@ -199,14 +205,15 @@ ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Char
     ItemCode asked = admission.asked;
     if (asked == kItemRetryLater) {
       asked = LedgerQuestion(core, *account, admission.deadline_ms).Ask(growth.Plus(ahead));
-      if (asked != kNotOurTurn) admission.asked = asked;
+      // What was granted is not held for this request: other puts may have used it by now.
+      if (asked != kNotOurTurn && asked != kAllGranted) admission.asked = asked;
     }
     if (asked == kItemOk) continue;
     const bool over = now_ms >= std::min(admission.deadline_ms, started_ms + kPatienceMs);
+    if ((asked == kNotOurTurn || asked == kAllGranted) && !over) continue;
     const bool failed = asked == CodeOf(ErrorCode::kTransport) || (over && admission.patient);
     if (failed) counters.failed.Increment();
     if (failed) return CodeOf(ErrorCode::kTransport);
-    if (asked == kNotOurTurn && !over) continue;
     if (!admission.patient) return kItemRetryLater;
     core.runtime.SleepMs(kTurnMs);
   }

@@ -21,7 +21,7 @@ struct Admission {
   Load ahead;  // What later items may need, asked for at the same time.
 
   bool would_block = false;
-  ItemCode asked = kItemRetryLater;  // kItemOk: the ledger has given what there was.
+  ItemCode asked = kItemRetryLater;  // kItemOk: the ledger has no more to give.
 };
 
 struct AdmissionItem {

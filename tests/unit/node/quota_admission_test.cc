@@ -64,5 +64,41 @@ TEST(QuotaAdmission, TheFirstQuotaOfATenantMayComeInTheMiddleOfARequest) {
   });
 }
 
+// Of values of kSize, at their authority.
+ItemCode AdmitOne(TestNode& node, const std::string& key, Admission& admission, Charge* charge) {
+  return Admit(node.core(), {node.Ref(key), kSize, 1, false}, admission, charge);
+}
+
+TEST(QuotaAdmission, OfABatchDoesNotEndWithWhatAnotherPutUsedUpMeanwhile) {
+  Simulated(51, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    SetQuota(a, 100 * kSize);
+    Admission batch{.may_block = true, .patient = true, .deadline_ms = a.Deadline()};
+    batch.ahead = {20 * kSize, 20};
+    const auto keys = Keys(20);
+    std::vector<Charge> charges(keys.size());
+    ASSERT_EQ(AdmitOne(a, keys[0], batch, &charges[0]), kItemOk);
+    // Another put takes all that was granted, while the first item is copied.
+    TenantAccount* account = a.core().meter.FindTenant(kTenant);
+    const auto granted = account->amounts();
+    Charge other;
+    ASSERT_TRUE(account->TryCharge(granted.granted.Minus(granted.pending),
+                                   cluster.runtime().NowMs(), &other));
+    ASSERT_LE(account->amounts().pending.bytes, 80 * kSize) << "the test leaves room for the batch";
+    for (size_t i = 1; i < keys.size(); ++i) {
+      EXPECT_EQ(AdmitOne(a, keys[i], batch, &charges[i]), kItemOk) << i;
+    }
+    EXPECT_LE(account->amounts().granted.bytes, 100 * kSize);
+    // No more than there is.
+    Charge too_much;
+    const Load rest = Load{100 * kSize, 0}.Minus(account->amounts().pending);
+    for (uint64_t i = 0; i < rest.bytes / kSize; ++i) {
+      Charge& charge = charges.emplace_back();
+      EXPECT_EQ(AdmitOne(a, "more-" + std::to_string(i), batch, &charge), kItemOk);
+    }
+    EXPECT_EQ(AdmitOne(a, "last", batch, &too_much), CodeOf(ErrorCode::kConflict));
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node
