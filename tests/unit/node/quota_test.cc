@@ -78,6 +78,21 @@ TEST(Quota, IsOneForTheWholeClusterWhoeverWritesAndHowever) {
   }
 }
 
+TEST(Quota, IsNotAskedForCopiesThatNobodyCanHold) {
+  Simulated(13, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& client = cluster.Start("client", 0);
+    SetQuota(a, 10 * kSize);
+    for (const uint32_t copies : {3u, 100u}) {
+      const ReplicateConfig many{.replica_num = copies, .prefer_local = false};
+      const auto keys = Keys(5, std::to_string(copies) + "-");
+      EXPECT_EQ(Accepted(client.PutAll(keys, kSize, &many)), 5);
+    }
+    EXPECT_EQ(Total({&a}).used, (Load{10 * kSize, 10}));
+    EXPECT_EQ(Total({&a}).pending, Load{});
+  });
+}
+
 TEST(Quota, ABatchIsAdmittedItemByItem) {
   Simulated(3, [](TestCluster& cluster) {
     auto& a = cluster.Start("a");
