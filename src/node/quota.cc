@@ -12,11 +12,17 @@ namespace {
 constexpr int kQuestionsMax = 4;  // One, one more after a survey, and a lost race or two.
 constexpr uint64_t kQuestionMs = 2'000;
 constexpr uint64_t kSurveyMs = 1'000;
-constexpr uint64_t kTurnMs = 1;  // Between two looks whether another asker is done.
+// Between two tries, doubled with each. Whether another asker is done is seen here; whether the
+// views have come to rest takes messages to every authority.
+constexpr uint64_t kWaitMinMs = 1;
+constexpr uint64_t kTurnWaitMaxMs = 4;
+constexpr uint64_t kViewWaitMaxMs = 64;
 // What LedgerQuestion::Ask answers besides the codes of Admission::asked.
 constexpr ItemCode kNotOurTurn = 1;
 constexpr ItemCode kAllGranted = 2;
 constexpr uint64_t kPatienceMs = 3'000;
+// Of a request from a peer, which asks again: few threads serve those of all tenants.
+constexpr uint64_t kServerPatienceMs = 100;
 constexpr uint64_t kChargeMsMax = 3'600'000;
 constexpr uint32_t kCopiesMax = 64;
 constexpr uint64_t kValueBytesMax = uint64_t{1} << 44;
@@ -74,10 +80,7 @@ class LedgerQuestion {
   // it came from. `growth`: what there is to be room for afterwards.
   ItemCode Ask(const Load& growth) {
     asking_ = account_.BeginAsking();
-    if (!asking_) {
-      core_.runtime.SleepMs(kTurnMs);
-      return kNotOurTurn;
-    }
+    if (!asking_) return kNotOurTurn;
     bool surveyed = false;
     std::vector<Standing> others;
     for (int question = 0; question < kQuestionsMax; ++question) {
@@ -173,13 +176,32 @@ class LedgerQuestion {
 
 }  // namespace
 
+namespace {
+
+// Waits before what can be tried again is. False: for too long already.
+bool AwaitRoom(Core& core, Admission& admission, uint64_t wait_max_ms) {
+  const uint64_t now_ms = core.runtime.NowMs();
+  const uint64_t patience_ms = admission.patient ? kPatienceMs : kServerPatienceMs;
+  if (admission.waits_until_ms == 0) {
+    admission.waits_until_ms = std::min(admission.deadline_ms, now_ms + patience_ms);
+    admission.wait_ms = kWaitMinMs;
+  }
+  if (now_ms >= admission.waits_until_ms) return false;
+  const uint64_t wait_ms = std::min(admission.wait_ms, wait_max_ms);
+  admission.wait_ms = std::min(2 * admission.wait_ms, kViewWaitMaxMs);
+  core.runtime.SleepMs(std::min(wait_ms, admission.waits_until_ms - now_ms));
+  return true;
+}
+
+}  // namespace
+
 ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Charge* charge) {
   TenantAccount* account = core.meter.Find(item.ref.scope);
   if (account == nullptr) return kItemOk;
   const Load after = LoadOf(item.size, item.copies);
   const Load ahead = admission.ahead.Minus(after);
-  const uint64_t started_ms = core.runtime.NowMs();
   QuotaCounters& counters = core.meter.counters();
+  int grants = 0;
   while (true) {
     Route route;
     const ItemCode present = core.routes.Lookup(item.ref, &route, nullptr);
@@ -187,9 +209,9 @@ ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Char
     if (present == kItemOk && item.if_absent) return kItemOk;
     const Load before = present == kItemOk ? LoadOf(route.size, route.replicas.size()) : Load{};
     const Load growth = after.Minus(before);
-    const uint64_t now_ms = core.runtime.NowMs();
-    if (account->TryCharge(growth, now_ms, charge)) {
+    if (account->TryCharge(growth, core.runtime.NowMs(), charge)) {
       admission.ahead = ahead;
+      admission.waits_until_ms = 0;
       counters.admitted.Increment();
       return kItemOk;
     }
@@ -208,15 +230,16 @@ ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Char
       // What was granted is not held for this request: other puts may have used it by now.
       if (asked != kNotOurTurn && asked != kAllGranted) admission.asked = asked;
     }
-    if (asked == kItemOk) continue;
-    const bool over = now_ms >= std::min(admission.deadline_ms, started_ms + kPatienceMs);
-    if ((asked == kNotOurTurn || asked == kAllGranted) && !over) continue;
-    const bool failed = asked == CodeOf(ErrorCode::kTransport) || (over && admission.patient);
-    if (failed) counters.failed.Increment();
-    if (failed) return CodeOf(ErrorCode::kTransport);
+    if (asked == kItemOk || (asked == kAllGranted && grants++ == 0)) continue;
+    const bool views_move = asked == kItemRetryLater;
+    if (asked == CodeOf(ErrorCode::kTransport)) break;
+    if (views_move && !admission.patient) return kItemRetryLater;
+    if (AwaitRoom(core, admission, views_move ? kViewWaitMaxMs : kTurnWaitMaxMs)) continue;
     if (!admission.patient) return kItemRetryLater;
-    core.runtime.SleepMs(kTurnMs);
+    break;
   }
+  counters.failed.Increment();
+  return CodeOf(ErrorCode::kTransport);
 }
 
 Error OverQuota(const KeyRef& ref, uint64_t size) {

@@ -100,5 +100,47 @@ TEST(QuotaAdmission, OfABatchDoesNotEndWithWhatAnotherPutUsedUpMeanwhile) {
   });
 }
 
+TEST(QuotaAdmission, AsksLessAndLessOftenWhileViewsMove) {
+  Simulated(52, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    SetQuota(a, 100 * kSize);
+    b.core().meter.SetRevision(0);  // As while it applies a view.
+    a.transport.Take();
+    Admission put{.may_block = true, .patient = true, .deadline_ms = a.Deadline()};
+    Charge charge;
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    EXPECT_EQ(AdmitOne(a, "k", put, &charge), CodeOf(ErrorCode::kTransport));
+    EXPECT_GE(cluster.runtime().NowMs() - started_ms, 2'500u);
+    EXPECT_LT(a.transport.Take().messages, 300u) << "three for each try, at most";
+    b.core().meter.SetRevision(b.core().view()->revision());
+    EXPECT_EQ(
+        AdmitOne(a, "k", put = {.may_block = true, .patient = true, .deadline_ms = a.Deadline()},
+                 &charge),
+        kItemOk);
+  });
+}
+
+TEST(QuotaAdmission, HoldsNoThreadOfThoseThatServePeersForLong) {
+  Simulated(53, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    SetQuota(a, 100 * kSize);
+    TenantAccount* account = a.core().meter.FindTenant(kTenant);
+    ASSERT_TRUE(account->BeginAsking());  // Somebody asks, and is not answered.
+    const v1::QuotaChargeRequest request = ChargeOf(a, Keys(100));
+    v1::QuotaChargeReply reply;
+    bool valid = true;
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    EXPECT_TRUE(ServeQuotaCharge(a.core(), request, true, &reply, &valid));
+    EXPECT_LT(cluster.runtime().NowMs() - started_ms, 500u) << "for all the items together";
+    ASSERT_EQ(reply.codes_size(), 100);
+    for (const ItemCode code : reply.codes()) EXPECT_EQ(code, kItemRetryLater);
+    account->EndAsking();
+    reply.Clear();
+    EXPECT_TRUE(ServeQuotaCharge(a.core(), request, true, &reply, &valid));
+    for (const ItemCode code : reply.codes()) EXPECT_EQ(code, kItemOk);
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node
