@@ -25,7 +25,6 @@ constexpr uint64_t kPatienceMs = 3'000;
 constexpr uint64_t kServerPatienceMs = 100;
 constexpr uint64_t kChargeMsMax = 3'600'000;
 constexpr uint32_t kCopiesMax = 64;
-constexpr uint64_t kValueBytesMax = uint64_t{1} << 44;
 
 bool KnowsQuotas(const routing::ViewNode& node) {
   return node.authority && node.lease.protocol_minor >= kMinorWithQuotas;
@@ -264,7 +263,7 @@ bool ServeQuotaCharge(Core& core, const v1::QuotaChargeRequest& request, bool ma
   TenantAccount* account = core.meter.Find(scope->index);
   Admission admission{.may_block = true, .deadline_ms = now_ms + limit_ms};
   for (int i = 0; i < request.value_sizes_size(); ++i) {
-    *valid = request.value_sizes(i) <= kValueBytesMax && request.copies(i) <= kCopiesMax;
+    *valid = request.value_sizes(i) <= kPayloadSizeMax && request.copies(i) <= kCopiesMax;
     if (!*valid) return true;
     admission.ahead = admission.ahead.Plus(LoadOf(request.value_sizes(i), request.copies(i)));
   }

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "transfer/transport.h"
+
 namespace mooncake::node {
 
 namespace {
 
-constexpr uint64_t kValueBytesMax = uint64_t{1} << 44;  // The payload of a frame.
 // What "no limit" counts as: far above every sum, far below an overflow.
 constexpr uint64_t kUnlimited = uint64_t{1} << 62;
 
@@ -32,7 +33,7 @@ Load Load::AtLeast(const Load& other) const {
 }
 
 Load LoadOf(uint64_t size, size_t copies) {
-  return {std::min(size, kValueBytesMax) * copies, uint64_t{copies > 0}};
+  return {std::min(size, kPayloadSizeMax) * copies, uint64_t{copies > 0}};
 }
 
 Charge& Charge::operator=(Charge&& other) noexcept {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "quotas.h"
+#include "unit/node/quotas.h"
 
 namespace mooncake::node {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "node/evictor.h"
-#include "quotas.h"
+#include "unit/node/quotas.h"
 
 namespace mooncake::node {
 namespace {
