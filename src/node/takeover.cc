@@ -146,7 +146,7 @@ class Takeover {
     const Slot slot = SlotOf(heard.keyed.ref);
     if (!settled_[slot] || best_[slot].node != heard.from) return false;
     heard.keyed.ref.key = heard.keyed.key;
-    core_.routes.Import(heard.keyed.ref, heard.keyed.route, false);
+    ImportRoute(heard.keyed.ref, heard.keyed.route, heard.keyed.published_ms);
     return true;
   }
 
@@ -168,8 +168,14 @@ class Takeover {
     return eras;
   }
 
-  void ImportUnlessRefuted(KeyRef ref, const Route& route) {
-    if (!Refuted(ref, route.version)) core_.routes.Import(ref, route, false);
+  void ImportRoute(const KeyRef& ref, const Route& route, uint64_t published_ms) {
+    core_.routes.Import(ref, route, false, kNewest, published_ms);
+  }
+  void ImportUnlessRefuted(const KeyRef& ref, const Route& route) {
+    if (Refuted(ref, route.version)) return;
+    // Owners do not know when, mirrors do.
+    const auto found = published_ms_.find(Named(ref.scope, ref.key, route.version));
+    ImportRoute(ref, route, found == published_ms_.end() ? 0 : found->second);
   }
 
   // What is known of the slots as a mirror or from when they were ours, before BeginTakeover
@@ -335,11 +341,13 @@ class Takeover {
     }
     for (auto& [from, heard, stale] : hearsay) {
       heard.ref.key = heard.key;
+      const Named named(heard.ref.scope, heard.key, heard.route.version);
+      if (heard.published_ms != 0) published_ms_[named] = heard.published_ms;
       const Slot slot = SlotOf(heard.ref);
       const auto older = older_.find(slot);
       const bool known_then = older != older_.end() && older->second.node == from;
       if (best_[slot].node != from && !known_then) continue;
-      named_.insert(Named(heard.ref.scope, heard.key, heard.route.version));
+      named_.insert(named);
     }
     ImportOwn(rest);
     const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
@@ -399,8 +407,9 @@ class Takeover {
   // Routes of the best truths about slots that are not settled.
   using Named = std::tuple<ScopeIndex, std::string, Version>;
   std::set<Named> named_;
-  std::vector<Slot> kept_;      // Their authority has them by a newer view than ours.
-  std::set<NodeIndex> silent_;  // Did not answer, and so are not asked again.
+  std::map<Named, uint64_t> published_ms_;  // Where anybody has told.
+  std::vector<Slot> kept_;                  // Their authority has them by a newer view than ours.
+  std::set<NodeIndex> silent_;              // Did not answer, and so are not asked again.
 };
 
 void SweepRemoved(Core& core, const ClusterView& before, const ClusterView& after) {

@@ -2,8 +2,8 @@
 #include <google/protobuf/arena.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
+#include <new>
 
 #include "unit/node/quotas.h"
 
@@ -18,7 +18,7 @@ std::function<void()>& BetweenItems() {
 
 void* NewBlock(size_t size) {
   if (BetweenItems()) BetweenItems()();
-  return std::malloc(size);
+  return ::operator new(size);
 }
 
 v1::QuotaChargeRequest ChargeOf(TestNode& writer, const std::vector<std::string>& keys) {
@@ -41,7 +41,7 @@ TEST(QuotaAdmission, TheFirstQuotaOfATenantMayComeInTheMiddleOfARequest) {
     google::protobuf::ArenaOptions options;
     options.start_block_size = 256;
     options.block_alloc = NewBlock;
-    options.block_dealloc = [](void* block, size_t) { std::free(block); };
+    options.block_dealloc = [](void* block, size_t) { ::operator delete(block); };
     google::protobuf::Arena arena(options);
     auto* reply = google::protobuf::Arena::CreateMessage<v1::QuotaChargeReply>(&arena);
     metadata::KnownPolicy policy;

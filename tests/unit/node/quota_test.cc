@@ -382,7 +382,7 @@ TEST(Quota, APolicyThatNobodyWouldFollowIsRefused) {
                          std::optional<uint64_t> version = std::nullopt) {
       return a.node().SetTenantPolicy(tenant, policy, version);
     };
-    EXPECT_EQ(set("t", {.evict_within_tenant = true}).code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(set("t", {.evict_within_tenant = true}).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(set("", {.max_bytes = 1}).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(set(std::string(1000, 't'), {.max_bytes = 1}).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(set("\xff", {.max_bytes = 1}).code(), ErrorCode::kInvalidArgument);
