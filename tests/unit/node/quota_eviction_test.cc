@@ -234,7 +234,10 @@ TEST(QuotaEviction, AMovedValueGetsNoYounger) {
     Route route;
     ExtentPin local;
     ASSERT_EQ(a.core().routes.Lookup(ref, &route, &local), kItemOk);
-    Publication moved{.size = kSize, .local = local, .expected = route.version};
+    Publication moved{.size = kSize,
+                      .local = local,
+                      .expected = route.version,
+                      .published_ms = cluster.runtime().WallMs()};
     Superseded superseded;
     Version version = 0;
     ASSERT_EQ(a.core().routes.Publish(ref, std::move(moved), &version, &superseded), kItemOk);
