@@ -174,6 +174,18 @@ TEST(QuotaEviction, AnOverwriteDoesNotRemoveItsOwnKey) {
     auto& a = cluster.Start("a");
     auto& b = cluster.Start("b");
     SetEvicting(a, 10 * kSize);
+    PutInOrder(cluster, b, Keys(10, "first-"));
+    const auto own = TestCluster::KeyAt(a, "a:1");
+    PutInOrder(cluster, b, {own});
+    Charge charge;
+    Admission put{.may_block = true, .patient = true, .deadline_ms = a.Deadline()};
+    // The whole quota: all others go, and it stays until its new value is there.
+    PutInOrder(cluster, b, Keys(9, "first-"));
+    EXPECT_EQ(Admit(a.core(), {a.Ref(own), 10 * kSize, 1, false}, put, &charge), kItemOk);
+    EXPECT_EQ(There(a, Keys(10, "first-")), std::vector<int>{});
+    EXPECT_EQ(a.Get(own).value_or(""), ValueOf(own, kSize));
+    charge.Release();
+    ASSERT_TRUE(a.Remove(own).ok());
     PutInOrder(cluster, b, Keys(10));
     ASSERT_TRUE(b.Put("key-0", ValueOf("key-0", 3 * kSize, 1)).ok());
     EXPECT_EQ(There(a, Keys(10)), (std::vector<int>{0, 3, 4, 5, 6, 7, 8, 9}));
@@ -257,7 +269,10 @@ TEST(QuotaEviction, AQuotaBelowWhatIsStoredIsReachedWithTheNextPut) {
     PutInOrder(cluster, a, Keys(20, "new-"));
     SetEvicting(b, 10 * kSize);
     EXPECT_EQ(Stored(a, Keys(40)), 40u);
+    a.transport.Take();
+    b.transport.Take();
     PutInOrder(cluster, b, {"last"});
+    EXPECT_LT(a.transport.Take().messages + b.transport.Take().messages, 20u) << "all at once";
     EXPECT_EQ(Stored(a, Keys(40)), 0u);
     EXPECT_EQ(There(a, Keys(20, "new-")), Numbers(11, 20));
     EXPECT_EQ(Total({&a, &b}).used, (Load{10 * kSize, 10}));
