@@ -237,6 +237,25 @@ TEST(QuotaEviction, AgesComeAlongWithTheSlots) {
   });
 }
 
+TEST(QuotaEviction, AgesAreKnownToMirrorsWhereAnAuthorityDies) {
+  Simulated(74, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    SetEvicting(a, 40 * kSize);
+    const ReplicateConfig two{.replica_num = 2, .prefer_local = false};
+    PutInOrder(cluster, b, Keys(20), &two);
+    cluster.Settle();
+    ASSERT_GT(Total({&a}).used.objects, 5u);
+    cluster.Kill(a);
+    cluster.runtime().SleepMs(15'000);
+    b.core().membership.RefreshTo(0, b.Deadline());
+    ASSERT_EQ(There(b, Keys(20)), Numbers(0, 20));
+    EXPECT_EQ(Total({&b}).used, (Load{20 * kSize, 20}));  // Of one copy each, now.
+    PutInOrder(cluster, b, Keys(25, "new-"));
+    EXPECT_EQ(There(b, Keys(20)), Numbers(5, 20));
+  });
+}
+
 TEST(QuotaEviction, AMovedValueGetsNoYounger) {
   Simulated(69, [](TestCluster& cluster) {
     auto& a = cluster.Start("a");
