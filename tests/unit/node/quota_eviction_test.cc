@@ -18,6 +18,7 @@ Victim Of(uint64_t published_ms, uint64_t bytes, size_t from = 0) {
 
 std::vector<uint64_t> Times(const std::vector<Victim>& victims) {
   std::vector<uint64_t> times;
+  times.reserve(victims.size());
   for (const Victim& victim : victims) times.push_back(victim.age.published_ms);
   return times;
 }
@@ -327,6 +328,7 @@ TEST(QuotaEviction, ConcurrentPutsAllFindRoom) {
     std::atomic<int> accepted = 0;
     std::vector<std::unique_ptr<Thread>> threads;
     TestNode* writers[] = {&a, &b, &client};
+    threads.reserve(6);
     for (int i = 0; i < 6; ++i) {
       threads.push_back(cluster.runtime().Spawn("writer", [&, i] {
         const auto keys = Keys(40, std::to_string(i) + "-");
