@@ -16,8 +16,9 @@ struct TenantPolicy {
   // what is stored removes nothing, it only refuses growth.
   std::optional<uint64_t> max_bytes;    // Of values, times their replicas.
   std::optional<uint64_t> max_objects;  // Keys that have a value.
-  // Whether the tenant's own oldest values are to make room. kUnsupported when true: a policy that
-  // nobody follows is not accepted.
+  // Whether the tenant's own oldest values make room for a put that would be refused otherwise: as
+  // many as it needs, soft-pinned ones last, none of what is being put. A value that is larger than
+  // the whole quota is refused and removes nothing. kInvalidArgument when true without a limit.
   bool evict_within_tenant = false;
 
   bool operator==(const TenantPolicy&) const = default;

@@ -111,10 +111,11 @@ const PyMethodDef kMethods[] = {
         "Set the quota of a tenant for the whole cluster: bytes of values times their replicas, "
         "and\n"
         "keys. None: no limit. Every node that answers follows it when this returns. Returns the\n"
-        "policy's version. RuntimeError: expected_version (0: no policy yet) is not the one in "
-        "force,\n"
-        "evict_within_tenant is true, which no node does, or the metadata service did not answer."
-        "\n\nExample:\n"
+        "policy's version. evict_within_tenant: the tenant's own oldest values make room for a put "
+        "that\n"
+        "would be refused. ValueError: that without a limit. RuntimeError: expected_version (0: "
+        "no\n"
+        "policy yet) is not the one in force, or the metadata service did not answer.\n\nExample:\n"
         "    >>> store.set_tenant_policy(\"team-a\", max_bytes=64 << 30)\n"
         "    1764507600000\n"),
     Method<GetTenantPolicy>(

@@ -47,8 +47,9 @@ Result<std::string> TenantPolicyName(std::string_view tenant) {
 
 Result<std::string> TenantPolicyToJson(std::string_view tenant, const KnownPolicy& policy) {
   const TenantPolicy& spec = policy.record.policy;
-  if (spec.evict_within_tenant) {
-    return Unsupported("quota.evict_within_tenant=true: expected false, no node evicts by tenant");
+  if (spec.evict_within_tenant && !spec.max_bytes && !spec.max_objects) {
+    return InvalidArgument(
+        "quota.evict_within_tenant=true: expected max_bytes or max_objects to make room for");
   }
   json quota = {{"evict_within_tenant", spec.evict_within_tenant}};
   if (spec.max_bytes) quota["max_bytes"] = *spec.max_bytes;

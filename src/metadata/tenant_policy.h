@@ -32,7 +32,7 @@ struct KnownPolicy {
   bool removed = false;
 };
 
-// kUnsupported: it asks for what no node does. kInvalidArgument: text that is not UTF-8.
+// kInvalidArgument: it is to evict without a limit, or text that is not UTF-8.
 Result<std::string> TenantPolicyToJson(std::string_view tenant, const KnownPolicy& policy);
 // kMetadata: malformed. Unknown fields are ignored.
 Result<KnownPolicy> TenantPolicyFromJson(const MetadataStore::Document& document);

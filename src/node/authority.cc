@@ -12,6 +12,7 @@ ItemCode PublishRoute(Core& core, const KeyRef& ref, Publication publication, Ve
   Route mirrored{
       0,     publication.size, publication.checksum, publication.has_checksum, publication.soft_pin,
       remote};
+  if (core.meter.any()) publication.published_ms = core.runtime.WallMs();
   const ItemCode code =
       core.routes.Publish(ref, std::move(publication), version, &superseded, charge);
   if (code != kItemOk) return code;
@@ -50,6 +51,21 @@ ItemCode DropReplica(Core& core, const KeyRef& ref, const Place& replica, Versio
   if (core.routes.Lookup(ref, &left, nullptr) != kItemOk) left = {.version = *version};
   core.outbox.Mirror(ref, left);
   return kItemOk;
+}
+
+bool EvictAged(Core& core, const TenantAccount& account, const Age& age) {
+  Superseded superseded;
+  const auto gone = core.routes.EvictAged(account, age, &superseded);
+  if (!gone) return false;
+  const KeyRef ref{gone->ref.hash, gone->ref.scope, gone->key};
+  core.outbox.Mirror(ref, {.version = superseded.version});
+  const uint64_t copies = superseded.remote.size() + (superseded.local ? 1 : 0);
+  core.metrics.GetCounter("eviction_total", {{"result", "ok"}}).Add(copies);
+  core.metrics.GetCounter("eviction_bytes_total", {})
+      .Add(copies * allocator::ExtentAllocator::RoundUp(gone->route.size));
+  core.meter.counters().evicted.Increment();
+  Release(core, superseded);
+  return true;
 }
 
 uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope) {

@@ -21,6 +21,9 @@ ItemCode RemoveRoute(Core& core, const KeyRef& ref, uint64_t revision = kNewest)
 // RouteTable::Check.
 ItemCode DropReplica(Core& core, const KeyRef& ref, const Place& replica, Version* version);
 
+// Takes a value of a tenant out of use to make room for others of it. False: it is gone already.
+bool EvictAged(Core& core, const TenantAccount& account, const Age& age);
+
 // Removes all routes of a scope that this node serves; returns how many.
 uint64_t RemoveScopeRoutes(Core& core, ScopeIndex scope);
 // The same; adds how many. Returns the revision of the view by which this node served all of its

@@ -358,7 +358,9 @@ void ServeMirror(Core& core, const v1::MirrorRequest& request, v1::MirrorReply* 
     if (keyed.route.replicas.empty()) {
       core.routes.ForgetMirror(keyed.ref, keyed.route.version);
     } else {
-      core.routes.Import(keyed.ref, keyed.route, true, request.origin().revision());
+      // It was published a moment ago.
+      const uint64_t now_ms = core.meter.any() ? core.runtime.WallMs() : 0;
+      core.routes.Import(keyed.ref, keyed.route, true, request.origin().revision(), now_ms);
     }
   }
 }

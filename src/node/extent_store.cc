@@ -227,13 +227,6 @@ ExtentPin ExtentStore::Find(uint32_t segment, uint64_t offset, uint64_t generati
   return found->second;
 }
 
-namespace {
-
-// The index and the local route hold a pin each; more means that somebody reads it now.
-constexpr uint32_t kIdlePins = 2;
-
-}  // namespace
-
 std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<uint32_t> wanted,
                                                 Newest newest) {
   Segment* fullest = wanted ? SegmentAt(*wanted) : nullptr;
@@ -254,7 +247,7 @@ std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<ui
   uint64_t spared = 0;  // No generation.
   auto evictable = [&spared](const eviction::ClockEntry& entry) {
     const auto& extent = static_cast<const Extent&>(entry);
-    return extent.pins() <= kIdlePins && extent.generation_ != spared;
+    return !extent.in_use() && extent.generation_ != spared;
   };
   auto enough = [&](const std::vector<eviction::ClockEntry*>& entries) {
     for (; counted < entries.size(); ++counted) {

@@ -52,6 +52,8 @@ class Extent : public eviction::ClockEntry {
   uint64_t abandoned_ms() const { return abandoned_ms_.load(std::memory_order_relaxed); }
   void Abandon(uint64_t now_ms) { abandoned_ms_.store(now_ms, std::memory_order_relaxed); }
   uint32_t pins() const { return pins_.load(std::memory_order_relaxed); }
+  // Whether somebody holds it besides the index and the local route, as readers do.
+  bool in_use() const { return pins() > kIdlePins; }
 
   // REQUIRES: reserved, and the caller is the only one who writes it.
   void SetChecksum(uint64_t checksum) {
@@ -63,6 +65,7 @@ class Extent : public eviction::ClockEntry {
   friend class ExtentStore;
   friend class ExtentPin;
   friend class Segment;
+  static constexpr uint32_t kIdlePins = 2;
   Segment* segment_ = nullptr;  // Outlives every extent.
   uint64_t offset_ = 0;
   uint64_t size_ = 0;

@@ -65,7 +65,7 @@ class Peers {
   std::vector<Result<ReplyMessage>> AskMany(std::span<const routing::ViewNode* const> peers,
                                             MessageType type,
                                             std::span<const RequestMessage> requests,
-                                            uint64_t deadline_ms, bool insist = false);
+                                            uint64_t deadline_ms, uint64_t suspects_until_ms = 0);
   template <typename ReplyMessage, typename RequestMessage>
   Result<ReplyMessage> Ask(const routing::ViewNode& peer, MessageType type,
                            const RequestMessage& request, uint64_t deadline_ms) {
@@ -97,7 +97,7 @@ template <typename ReplyMessage, typename RequestMessage>
 std::vector<Result<ReplyMessage>> Peers::AskMany(std::span<const routing::ViewNode* const> peers,
                                                  MessageType type,
                                                  std::span<const RequestMessage> requests,
-                                                 uint64_t deadline_ms, bool insist) {
+                                                 uint64_t deadline_ms, uint64_t suspects_until_ms) {
   std::vector<MessageReply> replies(peers.size());
   std::vector<PeerCall> calls(peers.size());
   for (size_t i = 0; i < peers.size(); ++i) {
@@ -106,7 +106,8 @@ std::vector<Result<ReplyMessage>> Peers::AskMany(std::span<const routing::ViewNo
     calls[i].message = requests[i].SerializeAsString();
     calls[i].deadline_ms = deadline_ms;
     calls[i].observer = &replies[i];
-    calls[i].even_if_suspected = insist;
+    calls[i].even_if_suspected = suspects_until_ms != 0;
+    if (suspects_until_ms != 0 && peers[i]->lease.suspect) calls[i].deadline_ms = suspects_until_ms;
   }
   CallMany(calls);
   std::vector<Result<ReplyMessage>> results;

@@ -80,7 +80,12 @@ std::vector<uint32_t> PlacedWrite::ReserveQuota(std::vector<uint32_t> writable,
   // What is moved evicts nothing; that it does not grow is seen to when it is published.
   if (items_[writable[0]].relocation != nullptr) return writable;
   std::vector<uint32_t> copies(items_.size());
-  for (uint32_t i : writable) copies[i] = copies_[i].placement.copies;
+  for (uint32_t i : writable) {
+    // As many as there are owners, and no more.
+    const Placement& placement = copies_[i].placement;
+    copies[i] =
+        std::min<uint32_t>(placement.copies, static_cast<uint32_t>(placement.candidates.size()));
+  }
   quota_ = std::make_unique<QuotaReserve>(core_, items_, options_);
   return quota_->Reserve(std::move(writable), copies, statuses);
 }

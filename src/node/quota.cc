@@ -5,19 +5,32 @@
 #include <algorithm>
 #include <utility>
 
+#include "node/authority.h"
+#include "node/quota_eviction.h"
+
 namespace mooncake::node {
 
 namespace {
 
 constexpr int kQuestionsMax = 4;  // One, one more after a survey, and a lost race or two.
+// How often a question makes room among the tenant's own values. Each time takes a question more,
+// or two where another put was faster.
+constexpr int kEvictionsMax = 8;
 constexpr uint64_t kQuestionMs = 2'000;
 constexpr uint64_t kSurveyMs = 1'000;
-constexpr uint64_t kTurnMs = 1;  // Between two looks whether another asker is done.
+// Between two tries, doubled with each. Whether another asker is done is seen here; whether the
+// views have come to rest takes messages to every authority.
+constexpr uint64_t kWaitMinMs = 1;
+constexpr uint64_t kTurnWaitMaxMs = 4;
+constexpr uint64_t kViewWaitMaxMs = 64;
+// What LedgerQuestion::Ask answers besides the codes of Admission::asked.
 constexpr ItemCode kNotOurTurn = 1;
+constexpr ItemCode kAllGranted = 2;
 constexpr uint64_t kPatienceMs = 3'000;
+// Of a request from a peer, which asks again: few threads serve those of all tenants.
+constexpr uint64_t kServerPatienceMs = 100;
 constexpr uint64_t kChargeMsMax = 3'600'000;
 constexpr uint32_t kCopiesMax = 64;
-constexpr uint64_t kValueBytesMax = uint64_t{1} << 44;
 
 bool KnowsQuotas(const routing::ViewNode& node) {
   return node.authority && node.lease.protocol_minor >= kMinorWithQuotas;
@@ -61,43 +74,59 @@ Standing ReadStanding(const v1::Standing& standing) {
 // One caller's request for more, from the first question to the last.
 class LedgerQuestion {
  public:
-  LedgerQuestion(Core& core, TenantAccount& account, uint64_t deadline_ms)
-      : core_(core), account_(account), deadline_ms_(deadline_ms) {}
+  // `may_evict`: the tenant's oldest values may make room for this put, but not `spared`, the hash
+  // of the key that it puts.
+  LedgerQuestion(Core& core, TenantAccount& account, uint64_t deadline_ms, bool may_evict,
+                 uint64_t spared)
+      : core_(core),
+        account_(account),
+        deadline_ms_(deadline_ms),
+        may_evict_(may_evict),
+        spared_(spared) {}
   ~LedgerQuestion() {
     if (asking_) account_.EndAsking();
   }
 
   // Codes as of Admission::asked, or kNotOurTurn: another caller is asking, and what it gets may do
-  // for this one as well. `growth`: what there is to be room for afterwards.
-  ItemCode Ask(const Load& growth) {
+  // for this one as well; or kAllGranted: all that was asked for, so that there may be more where
+  // it came from. `growth`: what there is to be room for afterwards. `ahead`: and what else, if
+  // nothing has to go for it.
+  ItemCode Ask(const Load& growth, Load ahead) {
     asking_ = account_.BeginAsking();
-    if (!asking_) {
-      core_.runtime.SleepMs(kTurnMs);
-      return kNotOurTurn;
-    }
+    if (!asking_) return kNotOurTurn;
     bool surveyed = false;
-    std::vector<Standing> others;
-    for (int question = 0; question < kQuestionsMax; ++question) {
+    int evictions = 0;
+    for (int question = 0; question < kQuestionsMax + 2 * evictions; ++question) {
       const ViewPtr view = core_.view();
       const routing::NodeIndex ledger = LedgerNode(*view, account_.tenant());
       if (ledger == routing::kNoNode) return kItemRetryLater;
-      const v1::QuotaGrantRequest request = Request(growth, surveyed, others);
+      const v1::QuotaGrantRequest request = Request(growth.Plus(ahead), surveyed);
       if (request.asker().revision() != view->revision()) return kItemRetryLater;
       v1::QuotaGrantReply reply;
       const ItemCode code = Put(*view, ledger, request, &reply);
       const Load amount = code == kItemOk ? ReadLoad(reply.amount()) : Load{};
       account_.EndAttempt(amount, view->revision());
-      if (code != kItemOk || !reply.survey_first()) return code;
-      if (surveyed) return kItemRetryLater;  // Views are moving.
-      others = Survey(*view);
-      surveyed = true;
+      if (code != kItemOk) return code;
+      if (reply.survey_first()) {
+        if (surveyed) return kItemRetryLater;  // Views are moving.
+        Survey(*view, growth);
+        surveyed = true;
+        continue;
+      }
+      if (ReadLoad(request.want()).Within(amount)) return kAllGranted;
+      if (!may_evict_ || !surveyed) return kItemOk;
+      if (account_.Missing(growth).empty()) return kAllGranted;
+      if (evictions++ == kEvictionsMax) return kItemRetryLater;
+      if (!MakeRoom(*view, growth)) return kItemOk;
+      if (account_.Missing(growth).empty()) return kAllGranted;
+      surveyed = false;
+      ahead = {};
     }
     return kItemRetryLater;
   }
 
  private:
-  v1::QuotaGrantRequest Request(const Load& growth, bool surveyed,
-                                const std::vector<Standing>& others) {
+  v1::QuotaGrantRequest Request(const Load& growth, bool surveyed) {
     v1::QuotaGrantRequest request;
     core_.peers.FillOrigin(false, request.mutable_origin());
     request.set_tenant(account_.tenant());
@@ -107,7 +136,7 @@ class LedgerQuestion {
     WriteStanding(own, request.mutable_asker());
     WriteLoad(account_.Missing(growth), request.mutable_want());
     request.set_surveyed(surveyed);
-    for (const Standing& other : others) WriteStanding(other, request.add_others());
+    for (const Standing& other : others_) WriteStanding(other, request.add_others());
     return request;
   }
 
@@ -131,39 +160,130 @@ class LedgerQuestion {
     return kItemRetryLater;
   }
 
-  // How the other authorities stand, as far as they answer.
-  std::vector<Standing> Survey(const routing::ClusterView& view) {
+  v1::QuotaSurveyRequest SurveyRequest() const {
+    v1::QuotaSurveyRequest request;
+    core_.peers.FillOrigin(false, request.mutable_origin());
+    request.set_tenant(account_.tenant());
+    return request;
+  }
+
+  // Notes how those that answer stand; false: not all of them do.
+  bool AskPeers(std::span<const routing::ViewNode* const> peers,
+                const std::vector<v1::QuotaSurveyRequest>& requests,
+                std::vector<Result<v1::QuotaSurveyReply>>* replies) {
+    others_.clear();
+    if (peers.empty()) return true;
+    *replies = core_.peers.AskMany<v1::QuotaSurveyReply, v1::QuotaSurveyRequest>(
+        peers, MessageType::kQuotaSurvey, requests,
+        std::min(deadline_ms_, core_.runtime.NowMs() + kSurveyMs));
+    bool all = true;
+    for (size_t i = 0; i < peers.size(); ++i) {
+      Result<v1::QuotaSurveyReply>& reply = (*replies)[i];
+      // A peer speaks for itself only.
+      const bool good = reply.ok() && reply->standing().node() == peers[i]->lease.id.ToString();
+      if (good) others_.push_back(ReadStanding(reply->standing()));
+      all = all && good;
+    }
+    return all;
+  }
+
+  // How the other authorities stand and, where something may have to go, what would go first.
+  void Survey(const routing::ClusterView& view, const Load& missing) {
     std::vector<const routing::ViewNode*> peers;
     for (const routing::ViewNode& node : view.nodes()) {
       if (KnowsQuotas(node) && node.lease.id != core_.membership.self()) peers.push_back(&node);
     }
-    v1::QuotaSurveyRequest request;
-    core_.peers.FillOrigin(false, request.mutable_origin());
-    request.set_tenant(account_.tenant());
-    const std::vector<v1::QuotaSurveyRequest> requests(peers.size(), request);
-    std::vector<Standing> others;
-    bool all = true;
-    if (!peers.empty()) {
-      auto replies = core_.peers.AskMany<v1::QuotaSurveyReply, v1::QuotaSurveyRequest>(
-          peers, MessageType::kQuotaSurvey, requests,
-          std::min(deadline_ms_, core_.runtime.NowMs() + kSurveyMs));
-      for (size_t i = 0; i < peers.size(); ++i) {
-        // A peer speaks for itself only.
-        const bool good =
-            replies[i].ok() && replies[i]->standing().node() == peers[i]->lease.id.ToString();
-        if (good) others.push_back(ReadStanding(replies[i]->standing()));
-        all = all && good;
-      }
+    v1::QuotaSurveyRequest request = SurveyRequest();
+    if (may_evict_) {
+      WriteLoad(missing, request.mutable_missing());
+      request.set_spared(spared_);
     }
+    std::vector<Result<v1::QuotaSurveyReply>> replies;
+    const bool all =
+        AskPeers(peers, std::vector<v1::QuotaSurveyRequest>(peers.size(), request), &replies);
     (all ? core_.meter.counters().reconciled : core_.meter.counters().unreconciled).Increment();
-    return others;
+    if (!may_evict_) return;
+    oldest_.clear();
+    from_.clear();
+    oldest_.push_back(OldestHere(core_, account_, missing, spared_));
+    from_.push_back(core_.membership.self());
+    for (size_t i = 0; i < peers.size(); ++i) {
+      if (!replies[i].ok()) continue;
+      oldest_.push_back(ReadVictims(*replies[i], from_.size()));
+      from_.push_back(peers[i]->lease.id);
+    }
+  }
+
+  // Removes the oldest values that the last survey has found, for a growth that the ledger had no
+  // room for. False: there are not enough, and none has gone.
+  bool MakeRoom(const routing::ClusterView& view, const Load& growth) {
+    Load missing = account_.Missing(growth);
+    if (const Load over = OverLimit(); !over.empty()) {  // The quota was set below what there is.
+      missing = missing.Plus(over);
+      Survey(view, missing);
+    }
+    std::vector<const routing::ViewNode*> peers;
+    std::vector<v1::QuotaSurveyRequest> requests;
+    std::vector<int> request_of(from_.size(), -1);
+    const std::vector<Victim> victims = ChooseVictims(oldest_, missing);
+    for (const Victim& victim : victims) {
+      if (victim.from == 0) {
+        (void)EvictAged(core_, account_, victim.age);
+        continue;
+      }
+      const routing::NodeIndex node = view.Find(from_[victim.from]);
+      if (node == routing::kNoNode) continue;
+      int& at = request_of[victim.from];
+      if (at < 0) {
+        at = static_cast<int>(peers.size());
+        peers.push_back(&view.node(node));
+        requests.push_back(SurveyRequest());
+      }
+      WriteVictim(victim, requests[static_cast<size_t>(at)].add_evict());
+    }
+    std::vector<Result<v1::QuotaSurveyReply>> replies;
+    (void)AskPeers(peers, requests, &replies);
+    return !victims.empty();
+  }
+
+  // By how much what all nodes have, as of the last survey, is over the quota.
+  Load OverLimit() const {
+    const std::optional<Load> limit = account_.limit();
+    if (!limit) return {};
+    Load total = account_.amounts().granted;
+    for (const Standing& other : others_) total = total.Plus(other.granted);
+    return total.Minus(*limit);
   }
 
   Core& core_;
   TenantAccount& account_;
   const uint64_t deadline_ms_;
+  const bool may_evict_;
+  const uint64_t spared_;
   bool asking_ = false;
+  std::vector<Standing> others_;    // That have answered last.
+  std::vector<VictimList> oldest_;  // Of those in `from_`; the first one is this node.
+  std::vector<NodeId> from_;
 };
+
+}  // namespace
+
+namespace {
+
+// Waits before what can be tried again is. False: for too long already.
+bool AwaitRoom(Core& core, Admission& admission, uint64_t wait_max_ms) {
+  const uint64_t now_ms = core.runtime.NowMs();
+  const uint64_t patience_ms = admission.patient ? kPatienceMs : kServerPatienceMs;
+  if (admission.waits_until_ms == 0) {
+    admission.waits_until_ms = std::min(admission.deadline_ms, now_ms + patience_ms);
+    admission.wait_ms = kWaitMinMs;
+  }
+  if (now_ms >= admission.waits_until_ms) return false;
+  const uint64_t wait_ms = std::min(admission.wait_ms, wait_max_ms);
+  admission.wait_ms = std::min(2 * admission.wait_ms, kViewWaitMaxMs);
+  core.runtime.SleepMs(std::min(wait_ms, admission.waits_until_ms - now_ms));
+  return true;
+}
 
 }  // namespace
 
@@ -172,8 +292,8 @@ ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Char
   if (account == nullptr) return kItemOk;
   const Load after = LoadOf(item.size, item.copies);
   const Load ahead = admission.ahead.Minus(after);
-  const uint64_t started_ms = core.runtime.NowMs();
   QuotaCounters& counters = core.meter.counters();
+  int grants = 0;
   while (true) {
     Route route;
     const ItemCode present = core.routes.Lookup(item.ref, &route, nullptr);
@@ -181,14 +301,15 @@ ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Char
     if (present == kItemOk && item.if_absent) return kItemOk;
     const Load before = present == kItemOk ? LoadOf(route.size, route.replicas.size()) : Load{};
     const Load growth = after.Minus(before);
-    const uint64_t now_ms = core.runtime.NowMs();
-    if (account->TryCharge(growth, now_ms, charge)) {
+    if (account->TryCharge(growth, core.runtime.NowMs(), charge)) {
       admission.ahead = ahead;
+      admission.waits_until_ms = 0;
       counters.admitted.Increment();
       return kItemOk;
     }
     if (admission.asked == kItemOk) {
       admission.ahead = ahead;
+      if (account->evicts()) admission.asked = kItemRetryLater;  // For another value there may be.
       counters.refused.Increment();
       return CodeOf(ErrorCode::kConflict);
     }
@@ -198,18 +319,24 @@ ItemCode Admit(Core& core, const AdmissionItem& item, Admission& admission, Char
     }
     ItemCode asked = admission.asked;
     if (asked == kItemRetryLater) {
-      asked = LedgerQuestion(core, *account, admission.deadline_ms).Ask(growth.Plus(ahead));
-      if (asked != kNotOurTurn) admission.asked = asked;
+      // A value that is larger than the whole quota evicts nothing.
+      const std::optional<Load> limit = account->limit();
+      const bool may_evict = account->evicts() && limit && after.Within(*limit);
+      LedgerQuestion question(core, *account, admission.deadline_ms, may_evict, item.ref.hash);
+      asked = question.Ask(growth, ahead);
+      // What was granted is not held for this request: other puts may have used it by now.
+      if (asked != kNotOurTurn && asked != kAllGranted) admission.asked = asked;
     }
-    if (asked == kItemOk) continue;
-    const bool over = now_ms >= std::min(admission.deadline_ms, started_ms + kPatienceMs);
-    const bool failed = asked == CodeOf(ErrorCode::kTransport) || (over && admission.patient);
-    if (failed) counters.failed.Increment();
-    if (failed) return CodeOf(ErrorCode::kTransport);
-    if (asked == kNotOurTurn && !over) continue;
+    if (asked == kItemOk || (asked == kAllGranted && grants++ == 0)) continue;
+    const bool views_move = asked == kItemRetryLater;
+    if (asked == CodeOf(ErrorCode::kTransport)) break;
+    if (views_move && !admission.patient) return kItemRetryLater;
+    if (AwaitRoom(core, admission, views_move ? kViewWaitMaxMs : kTurnWaitMaxMs)) continue;
     if (!admission.patient) return kItemRetryLater;
-    core.runtime.SleepMs(kTurnMs);
+    break;
   }
+  counters.failed.Increment();
+  return CodeOf(ErrorCode::kTransport);
 }
 
 Error OverQuota(const KeyRef& ref, uint64_t size) {
@@ -234,7 +361,7 @@ bool ServeQuotaCharge(Core& core, const v1::QuotaChargeRequest& request, bool ma
   TenantAccount* account = core.meter.Find(scope->index);
   Admission admission{.may_block = true, .deadline_ms = now_ms + limit_ms};
   for (int i = 0; i < request.value_sizes_size(); ++i) {
-    *valid = request.value_sizes(i) <= kValueBytesMax && request.copies(i) <= kCopiesMax;
+    *valid = request.value_sizes(i) <= kPayloadSizeMax && request.copies(i) <= kCopiesMax;
     if (!*valid) return true;
     admission.ahead = admission.ahead.Plus(LoadOf(request.value_sizes(i), request.copies(i)));
   }
@@ -248,7 +375,9 @@ bool ServeQuotaCharge(Core& core, const v1::QuotaChargeRequest& request, bool ma
     } else {
       Charge charge;
       code = Admit(core, item, admission, &charge);
-      if (charge && !account->Keep(*writer, item.ref, std::move(charge), now_ms + limit_ms)) {
+      // Not by the look-up above: the tenant's first quota may have come since.
+      TenantAccount* const charged = charge.account();
+      if (charge && !charged->Keep(*writer, item.ref, std::move(charge), now_ms + limit_ms)) {
         code = CodeOf(ErrorCode::kBackPressure);
       }
     }
@@ -299,8 +428,9 @@ void ServeQuotaGrant(Core& core, const v1::QuotaGrantRequest& request, v1::Quota
 void ServeQuotaSurvey(Core& core, const v1::QuotaSurveyRequest& request,
                       v1::QuotaSurveyReply* reply, bool* valid) {
   (void)valid;  // Of an unknown tenant this node counts nothing.
-  Standing standing =
-      core.meter.Stand(core.meter.FindTenant(request.tenant()), true, core.runtime.NowMs());
+  TenantAccount* const account = core.meter.FindTenant(request.tenant());
+  if (account != nullptr) ServeVictims(core, *account, request, reply);
+  Standing standing = core.meter.Stand(account, true, core.runtime.NowMs());
   standing.node = core.membership.self_name();
   WriteStanding(standing, reply->mutable_standing());
 }

@@ -21,7 +21,9 @@ struct Admission {
   Load ahead;  // What later items may need, asked for at the same time.
 
   bool would_block = false;
-  ItemCode asked = kItemRetryLater;  // kItemOk: the ledger has given what there was.
+  ItemCode asked = kItemRetryLater;  // kItemOk: the ledger has no more to give.
+  uint64_t waits_until_ms = 0;       // Since the last item that was admitted; 0: none has waited.
+  uint64_t wait_ms = 0;              // Next time.
 };
 
 struct AdmissionItem {

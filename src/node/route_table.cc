@@ -65,8 +65,8 @@ ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local,
   return kItemOk;
 }
 
-void RouteTable::MoveOut(Entry& entry, Superseded* superseded) {
-  Uncount(entry);
+void RouteTable::MoveOut(uint64_t hash, Entry& entry, Superseded* superseded) {
+  Uncount(hash, entry);
   superseded->version = entry.route.version;
   superseded->remote = std::move(entry.route.replicas);
   superseded->local = std::move(entry.local);
@@ -103,21 +103,19 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
     return kItemOk;
   }
   TenantAccount* account = meter_ == nullptr ? nullptr : meter_->Find(ref.scope);
-  if (account != nullptr) {
-    const bool counted = present && found->second.account == account;
-    const size_t copies = publication.remote.size() + (publication.local ? 1 : 0);
-    if (!account->Settle(charge, counted ? LoadOf(found->second) : Load{},
-                         node::LoadOf(publication.size, copies))) {
-      return kItemRetryLater;
-    }
-    if (counted) found->second.account = nullptr;  // Settled already.
+  const Entry* const before = present ? &found->second : nullptr;
+  if (account != nullptr && !Settle(*account, charge, ref.hash, before, publication)) {
+    return kItemRetryLater;
   }
   ++shard.published.ok;
+  // A value that is only moved gets no younger.
+  const bool same = present && publication.expected;
+  const uint64_t published_ms = same ? before->published_ms : publication.published_ms;
   if (!present) {
-    found = shard.entries.emplace(ref.hash, Entry{{}, {}, ref.scope, std::string(ref.key)});
+    found = shard.entries.emplace(ref.hash, Entry{.scope = ref.scope, .key = std::string(ref.key)});
     count_.fetch_add(1, std::memory_order_relaxed);
   } else {
-    MoveOut(found->second, superseded);
+    MoveOut(ref.hash, found->second, superseded);
   }
   reasons_.NotePublished(ref);
   Entry& entry = found->second;
@@ -131,6 +129,8 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
                  publication.soft_pin,
                  std::move(publication.remote)};
   entry.local = std::move(publication.local);
+  entry.published_ms = published_ms;
+  NoteAge(ref.hash, entry, account != nullptr && account->evicts());
   return kItemOk;
 }
 
@@ -150,7 +150,7 @@ ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded, uint64_t 
   if (ItemCode gate = GateLocked(shard, SlotOf(ref), revision); gate != kItemOk) return gate;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
-  MoveOut(found->second, superseded);
+  MoveOut(ref.hash, found->second, superseded);
   reasons_.NoteRemoved(ref);
   shard.entries.erase(found);
   count_.fetch_sub(1, std::memory_order_relaxed);
@@ -179,6 +179,7 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
   }
   CountLess(entry, before);
   if (!entry.local && remote.empty()) {
+    Uncount(ref.hash, entry);
     reasons_.NoteLost(ref.hash, kItemEvicted);
     shard.entries.erase(found);
     count_.fetch_sub(1, std::memory_order_relaxed);
@@ -208,7 +209,7 @@ uint64_t RouteTable::RemoveScope(
     count_.fetch_sub(taken.size(), std::memory_order_relaxed);
     for (auto& [hash, entry] : taken) {
       Superseded superseded;
-      MoveOut(entry, &superseded);
+      MoveOut(hash, entry, &superseded);
       const KeyRef ref{hash, entry.scope, entry.key};
       reasons_.NoteRemoved(ref);
       removed(ref, superseded);
@@ -256,7 +257,7 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
         ++it;
         continue;
       }
-      Uncount(it->second);
+      Uncount(it->first, it->second);
       // Comes back from whoever has the truth, unless that went with its owner.
       reasons_.NoteLost(it->first, kItemOwnerGone);
       dropped.push_back(std::move(it->second));
@@ -384,7 +385,7 @@ void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms, 
       const bool mirrored =
           info.state == SlotState::kFormer && entry.second.route.version > info.since;
       const bool goes = drop[PlaceOf(slot)] || (mirrored && foreign[slot]);
-      if (goes) Uncount(entry.second);
+      if (goes) Uncount(entry.first, entry.second);
       return goes;
     });
     count_.fetch_sub(dropped, std::memory_order_relaxed);
@@ -396,7 +397,8 @@ void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {
   entry.local = extents_.Find(place.segment, place.offset, place.generation);
 }
 
-void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror, uint64_t revision) {
+void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror, uint64_t revision,
+                        uint64_t published_ms) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   const SlotInfo& info = InfoOf(shard, SlotOf(ref));
@@ -407,11 +409,14 @@ void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror, uint
   auto found = FindLocked(shard, ref);
   if (found != shard.entries.end() && found->second.route.version > route.version) return;
   if (found == shard.entries.end()) {
-    found = shard.entries.emplace(ref.hash, Entry{{}, {}, ref.scope, std::string(ref.key)});
+    found = shard.entries.emplace(ref.hash, Entry{.scope = ref.scope, .key = std::string(ref.key)});
     count_.fetch_add(1, std::memory_order_relaxed);
   }
   Entry& entry = found->second;
-  Uncount(entry);  // It is not served, perhaps since a moment ago.
+  Uncount(ref.hash, entry);  // It is not served, perhaps since a moment ago.
+  if (entry.published_ms == 0 || entry.route.version < route.version) {
+    entry.published_ms = published_ms;
+  }
   if (entry.route.version < route.version) {
     entry.route = route;
     entry.route.replicas.clear();
@@ -439,7 +444,7 @@ void RouteTable::ForgetMirror(const KeyRef& ref, Version version) {
   if (state != SlotState::kForeign && state != SlotState::kFormer) return;
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end() || found->second.route.version > version) return;
-  Uncount(found->second);
+  Uncount(ref.hash, found->second);
   dropped = std::move(found->second.local);
   shard.entries.erase(found);
   count_.fetch_sub(1, std::memory_order_relaxed);
@@ -458,6 +463,7 @@ std::vector<KeyedRoute> RouteTable::Export(size_t shard_number,
       keyed.ref = {hash, entry.scope, {}};
       keyed.route = entry.route;
       if (entry.local) keyed.route.replicas.push_back(entry.local->place());
+      keyed.published_ms = entry.published_ms;
     }
   }
   for (KeyedRoute& keyed : routes) keyed.ref.key = keyed.key;  // After the last reallocation.
@@ -476,6 +482,7 @@ uint64_t RouteTable::SweepOwners(const std::function<bool(const Place&)>& gone) 
       CountLess(it->second, before);
       const bool empty = remote.empty() && !it->second.local;
       if (empty) {
+        Uncount(it->first, it->second);
         reasons_.NoteLost(it->first, kItemOwnerGone);
         count_.fetch_sub(1, std::memory_order_relaxed);
       }

@@ -26,51 +26,11 @@
 #include "base/mutex.h"
 #include "node/extent_store.h"
 #include "node/miss_reasons.h"
+#include "node/route_changes.h"
 #include "node/tenant_meter.h"
 #include "node/types.h"
 
 namespace mooncake::node {
-
-// A route that a change took out of use, for whoever gives the space back.
-struct Superseded {
-  std::vector<Place> remote;    // Replicas of other owners.
-  ExtentPin local;              // Our own extent, if one was among the replicas.
-  Version version = 0;          // Of the route that went; 0: none did.
-  bool is_the_new_one = false;  // The publication itself, as the key was there (if_absent).
-};
-
-// A change that was asked for under an older view than the one that gave the slot to this node
-// may have lain in a queue for long: its asker may have had it done by another authority since,
-// and others have changed the key after that. It is answered with kItemWrongAuthority.
-inline constexpr uint64_t kNewest = ~uint64_t{0};
-
-struct Publication {
-  uint64_t size = 0;
-  uint64_t checksum = 0;
-  bool has_checksum = false;
-  bool soft_pin = false;
-  std::vector<Place> remote;
-  ExtentPin local;  // Our own extent, if one is among the replicas.
-  bool if_absent = false;
-  std::optional<Version> expected;  // Only if the current version is this one.
-  uint64_t revision = kNewest;      // Of the asker's view when it asked.
-};
-
-// What a node knows of a slot that it has served: every route as of the version `upto`. A route
-// of that version or an older one that it does not name was removed or overwritten.
-struct Truth {
-  routing::Slot slot = 0;
-  Version upto = 0;
-  bool passed_on = false;  // Another authority has asked for it, and may know more by now.
-  // The revision by which the cluster began that it knows. Of routes that are older than that it
-  // says nothing: they are of a cluster that the metadata service had forgotten.
-  uint64_t era = 0;
-};
-
-struct Fenced {
-  std::vector<Truth> served;
-  std::vector<routing::Slot> kept;  // Ours by a newer view than the asker's.
-};
 
 class RouteTable {
  public:
@@ -134,7 +94,8 @@ class RouteTable {
   // that are neither served nor pending, the others only pending ones. `revision`: of the view by
   // which the authority sent the mirror. One that was under way when this node stopped to be a rank
   // of the slot would never be kept up to date, so it is not taken.
-  void Import(const KeyRef& ref, const Route& route, bool mirror, uint64_t revision = kNewest);
+  void Import(const KeyRef& ref, const Route& route, bool mirror, uint64_t revision = kNewest,
+              uint64_t published_ms = 0);
   // The current authority says the key is gone, as of `version`. Mirrors only.
   void ForgetMirror(const KeyRef& ref, Version version);
   // Drops what is known of foreign slots that are in `foreign`, where nobody keeps it up to date,
@@ -154,6 +115,15 @@ class RouteTable {
   // Counts what is served, and only that, for those tenants that the meter has accounts of. After
   // slots or accounts have changed.
   void Recount();
+  // Of a value that is served and that the account counts, by what its Age says. nullopt: gone.
+  struct Aged {
+    Load load;
+    bool in_use = false;  // Somebody reads it here.
+  };
+  std::optional<Aged> FindAged(const TenantAccount& account, const Age& age) const;
+  // Takes it out of use. nullopt: it is gone already.
+  std::optional<KeyedRoute> EvictAged(const TenantAccount& account, const Age& age,
+                                      Superseded* superseded);
 
   uint64_t route_count() const;  // Served and mirrored.
   // Publications that were asked for and answered, since the start.
@@ -169,8 +139,10 @@ class RouteTable {
     Route route;  // Replicas of other owners only; ours is `local`.
     ExtentPin local;
     ScopeIndex scope = 0;
+    mutable bool aged = false;  // The account's index has it.
     std::string key;
     mutable TenantAccount* account = nullptr;  // That counts it.
+    uint64_t published_ms = 0;                 // 0: not known.
   };
   struct KeepHash {
     size_t operator()(uint64_t hash) const { return hash; }
@@ -216,10 +188,17 @@ class RouteTable {
   Version NextVersion(Version above);
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
-  static void MoveOut(Entry& entry, Superseded* superseded);
+  static void MoveOut(uint64_t hash, Entry& entry, Superseded* superseded);
   static Load LoadOf(const Entry& entry);
+  static Age AgeOf(uint64_t hash, const Entry& entry);
+  static void NoteAge(uint64_t hash, const Entry& entry, bool aged);
+  // What it replaces (nullptr: nothing) is not counted any more. False: there is no room for it.
+  static bool Settle(TenantAccount& account, Charge* charge, uint64_t hash, const Entry* before,
+                     const Publication& publication);
   // Before an entry goes, or is not served any more.
-  static void Uncount(const Entry& entry);
+  static void Uncount(uint64_t hash, const Entry& entry);
+  static Entries::iterator FindAgedLocked(Shard& shard, const TenantAccount& account,
+                                          const Age& age) MC_REQUIRES(shard.mu);
   // After some of its replicas went; before them it was `before`.
   static void CountLess(const Entry& entry, const Load& before);
   void StopServingLocked(SlotInfo& info);

@@ -17,6 +17,7 @@ using routing::ClusterView;
 using routing::NodeIndex;
 using routing::Slot;
 
+constexpr uint64_t kSuspectTimeoutMs = 500;
 constexpr size_t kPagesMax = 4096;  // Of a peer: 64 GiB of routes.
 
 // Of the members from before the cluster that others know of, those that know the oldest one.
@@ -134,7 +135,7 @@ class Takeover {
     const Slot slot = SlotOf(heard.keyed.ref);
     if (!settled_[slot] || best_[slot].node != heard.from) return false;
     heard.keyed.ref.key = heard.keyed.key;
-    core_.routes.Import(heard.keyed.ref, heard.keyed.route, false);
+    ImportRoute(heard.keyed.ref, heard.keyed.route, heard.keyed.published_ms);
     return true;
   }
 
@@ -156,8 +157,14 @@ class Takeover {
     return eras;
   }
 
-  void ImportUnlessRefuted(KeyRef ref, const Route& route) {
-    if (!Refuted(ref, route.version)) core_.routes.Import(ref, route, false);
+  void ImportRoute(const KeyRef& ref, const Route& route, uint64_t published_ms) {
+    core_.routes.Import(ref, route, false, kNewest, published_ms);
+  }
+  void ImportUnlessRefuted(const KeyRef& ref, const Route& route) {
+    if (Refuted(ref, route.version)) return;
+    // Owners do not know when, mirrors do.
+    const auto found = published_ms_.find(Named(ref.scope, ref.key, route.version));
+    ImportRoute(ref, route, found == published_ms_.end() ? 0 : found->second);
   }
 
   // What is known of the slots as a mirror or from when they were ours, before BeginTakeover
@@ -236,9 +243,11 @@ class Takeover {
         request.mutable_slots()->Add(slots.begin(), slots.end());
         request.set_cursor(cursor);
       }
-      // Suspects too: the suspicion may be the trace of an outage of our own.
+      // Suspects too: the suspicion may be the trace of an outage of our own. Those that are silent
+      // have cost somebody a stall already.
+      const uint64_t now_ms = core_.runtime.NowMs();
       auto replies = core_.peers.AskMany<Reply, Request>(
-          peers, type, requests, core_.runtime.NowMs() + kPullTimeoutMs, true);
+          peers, type, requests, now_ms + kPullTimeoutMs, now_ms + kSuspectTimeoutMs);
       for (size_t i = 0; i < asked.size(); ++i) {
         if (replies[i].ok()) {
           note(asked[i], *replies[i]);
@@ -323,11 +332,13 @@ class Takeover {
     }
     for (auto& [from, heard, stale] : hearsay) {
       heard.ref.key = heard.key;
+      const Named named(heard.ref.scope, heard.key, heard.route.version);
+      if (heard.published_ms != 0) published_ms_[named] = heard.published_ms;
       const Slot slot = SlotOf(heard.ref);
       const auto older = older_.find(slot);
       const bool known_then = older != older_.end() && older->second.node == from;
       if (best_[slot].node != from && !known_then) continue;
-      named_.insert(Named(heard.ref.scope, heard.key, heard.route.version));
+      named_.insert(named);
     }
     ImportOwn(rest);
     const std::set<NodeIndex> answered = AskPages<v1::InventoryRequest, v1::InventoryReply>(
@@ -399,8 +410,9 @@ class Takeover {
   // Routes of the best truths about slots that are not settled.
   using Named = std::tuple<ScopeIndex, std::string, Version>;
   std::set<Named> named_;
-  std::vector<Slot> kept_;      // Their authority has them by a newer view than ours.
-  std::set<NodeIndex> silent_;  // Did not answer, and so are not asked again.
+  std::map<Named, uint64_t> published_ms_;  // Where anybody has told.
+  std::vector<Slot> kept_;                  // Their authority has them by a newer view than ours.
+  std::set<NodeIndex> silent_;              // Did not answer, and so are not asked again.
   std::set<NodeIndex> unheard_;
 };
 

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "transfer/transport.h"
+
 namespace mooncake::node {
 
 namespace {
 
-constexpr uint64_t kValueBytesMax = uint64_t{1} << 44;  // The payload of a frame.
 // What "no limit" counts as: far above every sum, far below an overflow.
 constexpr uint64_t kUnlimited = uint64_t{1} << 62;
 
@@ -32,7 +33,7 @@ Load Load::AtLeast(const Load& other) const {
 }
 
 Load LoadOf(uint64_t size, size_t copies) {
-  return {std::min(size, kValueBytesMax) * copies, uint64_t{copies > 0}};
+  return {std::min(size, kPayloadSizeMax) * copies, uint64_t{copies > 0}};
 }
 
 Charge& Charge::operator=(Charge&& other) noexcept {
@@ -54,10 +55,12 @@ QuotaCounters::QuotaCounters(Metrics& metrics)
       finalized(metrics.GetCounter("tenant_quota_finalize_total", {{"result", "ok"}})),
       aborted(metrics.GetCounter("tenant_quota_abort_total", {{"result", "ok"}})),
       reconciled(metrics.GetCounter("tenant_quota_reconcile_total", {{"result", "ok"}})),
-      unreconciled(metrics.GetCounter("tenant_quota_reconcile_total", {{"result", "error"}})) {}
+      unreconciled(metrics.GetCounter("tenant_quota_reconcile_total", {{"result", "error"}})),
+      evicted(metrics.GetCounter("tenant_local_eviction_total", {{"result", "ok"}})) {}
 
-void TenantAccount::SetLimit(const std::optional<Load>& limit) {
+void TenantAccount::SetLimit(const std::optional<Load>& limit, bool evicts) {
   base::MutexLock lock(mu_);
+  evicts_.store(limit && evicts, std::memory_order_release);
   limit_ = limit;
   granted_ = LevelLocked();
   excess_ = granted_;
@@ -256,8 +259,9 @@ void TenantMeter::Install(const Policies& policies) {
         }
         account = std::make_unique<TenantAccount>(tenant, counters_);
       }
-      if (account->limit() == limit) continue;
-      account->SetLimit(limit);
+      const bool evicts = limit && policy.evict_within_tenant;
+      if (account->limit() == limit && account->evicts() == evicts) continue;
+      account->SetLimit(limit, evicts);
       changed = true;
     }
     for (const auto& [tenant, account] : accounts_) {

@@ -19,6 +19,7 @@
 
 #include "base/mutex.h"
 #include "metadata/tenant_policy.h"
+#include "node/age_index.h"
 #include "node/types.h"
 #include "obs/metrics.h"
 
@@ -85,6 +86,7 @@ struct QuotaCounters {
   Counter& aborted;
   Counter& reconciled;
   Counter& unreconciled;
+  Counter& evicted;  // Values that made room for others of their tenant.
 };
 
 class TenantAccount {
@@ -94,9 +96,12 @@ class TenantAccount {
   const std::string& tenant() const { return tenant_; }
 
   // A new policy: what is unused of the grant is gone, the ledger knows the new limit.
-  void SetLimit(const std::optional<Load>& limit);
+  void SetLimit(const std::optional<Load>& limit, bool evicts = false);
   // No value: there is none, everything is admitted.
   std::optional<Load> limit() const;
+  // Whether the tenant's oldest values make room for its puts. Only then are ages known.
+  bool evicts() const { return evicts_.load(std::memory_order_acquire); }
+  AgeIndex& ages() { return ages_; }
 
   // Admits a growth within the grant. Growth of nothing is always admitted.
   bool TryCharge(const Load& growth, uint64_t now_ms, Charge* charge);
@@ -151,6 +156,8 @@ class TenantAccount {
 
   const std::string tenant_;
   QuotaCounters& counters_;
+  std::atomic<bool> evicts_{false};
+  AgeIndex ages_;
   mutable base::Mutex mu_;
   std::optional<Load> limit_ MC_GUARDED_BY(mu_);
   Load used_ MC_GUARDED_BY(mu_);

@@ -81,6 +81,7 @@ struct KeyedRoute {
   KeyRef ref;  // `ref.key` views `key`.
   std::string key;
   Route route;
+  uint64_t published_ms = 0;  // As in Age; 0: not known.
 };
 
 inline constexpr size_t kNameSizeMax = 512;  // Of a node's name.

@@ -110,6 +110,7 @@ uint64_t WriteKeyedRoute(const KeyedRoute& keyed, ScopeColumn& scopes, const Nam
   const uint64_t before = scopes.encoded_bytes();
   WriteRoute(keyed.key, keyed.route, names, out);
   out->set_scope(scopes.Add(keyed.ref.scope));
+  if (keyed.published_ms != 0) out->set_published_ms(keyed.published_ms);
   return out->ByteSizeLong() + scopes.encoded_bytes() - before;
 }
 
@@ -121,6 +122,7 @@ bool ReadKeyedRoute(const v1::Route& route, const std::vector<ScopeTable::Entry>
   if (!read) return false;
   out->route = *std::move(read);
   out->key = route.key();
+  out->published_ms = route.published_ms();
   out->ref = MakeKeyRef(scopes[route.scope()], out->key);
   return true;
 }

@@ -27,6 +27,8 @@
 namespace mooncake {
 
 inline constexpr uint32_t kMessageSizeMax = 32u << 20;  // Of one message, without payload.
+// Of one payload. Above any segment; catches a length that is really something else.
+inline constexpr uint64_t kPayloadSizeMax = uint64_t{1} << 44;
 
 // What the caller of a Call learns and decides while it runs. Called on the calling thread.
 class CallObserver {

@@ -26,8 +26,6 @@ inline constexpr uint16_t kProtocolMinor = 0;
 inline constexpr uint32_t kNonceSize = 32;
 inline constexpr uint32_t kProofSize = 32;  // HMAC-SHA256.
 
-// Above any segment; catches a length that is really something else.
-inline constexpr uint64_t kPayloadSizeMax = 1ull << 44;
 // Above any request timeout; a peer cannot make us hold a call open for longer.
 inline constexpr uint32_t kTimeLeftMsMax = 3'600'000;
 

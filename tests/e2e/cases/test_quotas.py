@@ -114,6 +114,46 @@ def test_replicas_count(redis: Any, node: Callable[..., Any]) -> None:
     assert owners[1].put("late", value_of("late", 0, 2 * SIZE), tenant="a") == 0
 
 
+def test_the_tenants_oldest_make_room(redis: Any, node: Callable[..., Any]) -> None:
+    """With evict_within_tenant no put is refused, and nobody else loses anything."""
+    one = node(redis.url, stable_id="one", **OWNER)
+    two = node(redis.url, stable_id="two", **OWNER)
+    nodes = [one, two]
+    others = [f"b{i}" for i in range(50)]
+    for key in others:
+        assert one.put(key, value_of(key, size=SIZE), tenant="b") == 0
+    one.set_tenant_policy("a", max_bytes=QUOTA, evict_within_tenant=True)
+    assert two.get_tenant_policy("a")["quota"]["evict_within_tenant"] is True
+
+    def used() -> int:
+        return sum(int(row["used_bytes"]) for n in nodes for row in n.list_segments())
+
+    elsewhere = len(others) * SIZE
+    keys = [f"a{i}" for i in range(60)]
+    for i, key in enumerate(keys):
+        assert nodes[i % 2].put(key, value_of(key, size=SIZE), tenant="a") == 0
+        assert len(in_store(two, keys, "a")) <= 20
+    stored = in_store(one, keys, "a")
+    # The clocks that tell the age count milliseconds.
+    assert len(stored) == 20 and set(keys[-15:]) <= set(stored)
+    for key in stored:
+        assert two.get(key, tenant="a") == value_of(key, size=SIZE)
+    assert two.get(keys[0], tenant="a") == b""
+    eventually(lambda: used() <= elsewhere + QUOTA)
+    assert counted(nodes, "tenant_local_eviction_total", result="ok") == 40
+    assert counted(nodes, "eviction_total", result="ok") == 40
+    assert reservations(nodes, "conflict") == 0
+
+    too_large = value_of("large", size=QUOTA + 1)
+    assert one.put("large", too_large, tenant="a") == -1
+    assert in_store(two, keys, "a") == stored
+    assert two.put("large", too_large[1:], tenant="a") == 0, "all that there is makes room"
+    assert in_store(one, keys, "a") == []
+    assert in_store(two, others, "b") == others
+    for key in others:
+        assert two.get(key, tenant="b") == value_of(key, size=SIZE)
+
+
 def test_policies_are_read_and_written(redis: Any, open_store: Callable[..., Any]) -> None:
     store = open_store(redis.url, stable_id="one", **OWNER)
     assert store.get_tenant_policy("a") is None
@@ -124,8 +164,8 @@ def test_policies_are_read_and_written(redis: Any, open_store: Callable[..., Any
     assert policy["quota"] == {"max_bytes": None, "max_objects": 2, "evict_within_tenant": False}
     with pytest.raises(RuntimeError, match="version"):
         store.set_tenant_policy("a", max_objects=3, expected_version=version + 1)
-    with pytest.raises(RuntimeError, match="evict_within_tenant"):
-        store.set_tenant_policy("a", max_objects=3, evict_within_tenant=True)
+    with pytest.raises(ValueError, match="evict_within_tenant"):
+        store.set_tenant_policy("a", evict_within_tenant=True)
     with pytest.raises(ValueError, match="tenant"):
         store.set_tenant_policy("", max_objects=3)
     with pytest.raises(TypeError, match="max_bytes"):

@@ -50,7 +50,11 @@ TEST(TenantPolicyJson, RefusesWhatIsMalformed) {
 TEST(TenantPolicyJson, WritesOnlyWhatNodesFollow) {
   KnownPolicy policy;
   policy.record.policy.evict_within_tenant = true;
-  EXPECT_EQ(TenantPolicyToJson("t", policy).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(TenantPolicyToJson("t", policy).code(), ErrorCode::kInvalidArgument);
+  policy.record.policy.max_objects = 5;
+  const auto written = TenantPolicyToJson("t", policy);
+  ASSERT_TRUE(written.ok());
+  EXPECT_EQ(Read(*written)->record.policy, policy.record.policy);
   EXPECT_EQ(TenantPolicyToJson("\xff", {}).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(TenantPolicyName("").code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(TenantPolicyName(std::string(901, 't')).code(), ErrorCode::kInvalidArgument);

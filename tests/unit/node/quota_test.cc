@@ -6,90 +6,12 @@
 #include <set>
 
 #include "node/evictor.h"
-#include "node/put_op.h"
-#include "support/test_cluster.h"
+#include "unit/node/quotas.h"
 
 namespace mooncake::node {
 namespace {
 
 using testing::kMiB;
-using testing::Simulated;
-using testing::TestCluster;
-using testing::TestNode;
-using testing::ValueOf;
-
-constexpr uint64_t kSize = 1000;
-
-// The tests' own scope is of this tenant.
-const std::string kTenant = routing::Scope{}.tenant;
-
-void SetQuota(TestNode& node, std::optional<uint64_t> bytes,
-              std::optional<uint64_t> objects = std::nullopt) {
-  const auto version = node.node().SetTenantPolicy(
-      kTenant, {.max_bytes = bytes, .max_objects = objects}, std::nullopt);
-  ASSERT_TRUE(version.ok()) << version.error().ToString();
-}
-
-std::vector<std::string> Keys(int count, const std::string& prefix = "key-") {
-  std::vector<std::string> keys;
-  for (int i = 0; i < count; ++i) keys.push_back(prefix + std::to_string(i));
-  return keys;
-}
-
-// How many of the puts succeeded; the others have to be refused.
-int Accepted(const std::vector<Status>& statuses) {
-  int accepted = 0;
-  for (const Status& status : statuses) {
-    accepted += status.ok();
-    if (status.ok()) continue;
-    EXPECT_EQ(status.code(), ErrorCode::kConflict) << status.error().ToString();
-    EXPECT_EQ(status.error().reason, ErrorReason::kOverQuota);
-  }
-  return accepted;
-}
-
-int PutEach(TestNode& writer, const std::vector<std::string>& keys,
-            const ReplicateConfig* policy = nullptr) {
-  std::vector<Status> statuses;
-  for (const std::string& key : keys) {
-    statuses.push_back(writer.Put(key, ValueOf(key, kSize), policy));
-  }
-  return Accepted(statuses);
-}
-
-// What all the nodes together count.
-TenantAccount::Amounts Total(std::initializer_list<TestNode*> nodes) {
-  TenantAccount::Amounts total;
-  for (TestNode* node : nodes) {
-    TenantAccount* account = node->core().meter.FindTenant(kTenant);
-    if (account == nullptr) continue;
-    const auto amounts = account->amounts();
-    total.used = total.used.Plus(amounts.used);
-    total.pending = total.pending.Plus(amounts.pending);
-    total.granted = total.granted.Plus(amounts.granted);
-  }
-  return total;
-}
-
-uint64_t Stored(TestNode& reader, const std::vector<std::string>& keys) {
-  uint64_t stored = 0;
-  for (const auto& found : reader.ExistAll(keys)) stored += *found == Existence::kPresent;
-  return stored;
-}
-
-std::vector<Status> PutAs(TestNode& node, const std::string& tenant,
-                          const std::vector<std::string>& keys) {
-  const auto scope = node.core().scopes.Intern({.tenant = tenant});
-  std::vector<Status> statuses;
-  for (const std::string& key : keys) {
-    const std::string value = ValueOf(key, kSize);
-    const ConstBytes bytes = BytesOf(value);
-    const WriteItem item{MakeKeyRef(*scope, key), {&bytes, 1}, bytes.size()};
-    statuses.push_back(
-        std::move(WriteValues(node.core(), {&item, 1}, {nullptr, false, node.Deadline()})[0]));
-  }
-  return statuses;
-}
 
 TEST(Quota, APutBeyondItIsRefusedAndNothingElseHappens) {
   Simulated(1, [](TestCluster& cluster) {
@@ -154,6 +76,21 @@ TEST(Quota, IsOneForTheWholeClusterWhoeverWritesAndHowever) {
       EXPECT_EQ(PutEach(client, Keys(30), policy), 24);
     });
   }
+}
+
+TEST(Quota, IsNotAskedForCopiesThatNobodyCanHold) {
+  Simulated(13, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& client = cluster.Start("client", 0);
+    SetQuota(a, 10 * kSize);
+    for (const uint32_t copies : {3u, 100u}) {
+      const ReplicateConfig many{.replica_num = copies, .prefer_local = false};
+      const auto keys = Keys(5, std::to_string(copies) + "-");
+      EXPECT_EQ(Accepted(client.PutAll(keys, kSize, &many)), 5);
+    }
+    EXPECT_EQ(Total({&a}).used, (Load{10 * kSize, 10}));
+    EXPECT_EQ(Total({&a}).pending, Load{});
+  });
 }
 
 TEST(Quota, ABatchIsAdmittedItemByItem) {
@@ -445,7 +382,7 @@ TEST(Quota, APolicyThatNobodyWouldFollowIsRefused) {
                          std::optional<uint64_t> version = std::nullopt) {
       return a.node().SetTenantPolicy(tenant, policy, version);
     };
-    EXPECT_EQ(set("t", {.evict_within_tenant = true}).code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(set("t", {.evict_within_tenant = true}).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(set("", {.max_bytes = 1}).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(set(std::string(1000, 't'), {.max_bytes = 1}).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(set("\xff", {.max_bytes = 1}).code(), ErrorCode::kInvalidArgument);
