@@ -50,7 +50,7 @@ void Arrivals::AskAgain(Core& core, const ClusterView& after) {
   }
   if (peers.empty()) return;
   const auto replies = core.peers.AskMany<v1::InventoryReply, v1::InventoryRequest>(
-      peers, MessageType::kInventory, requests, now_ms + kPullTimeoutMs, true);
+      peers, MessageType::kInventory, requests, now_ms + kPullTimeoutMs, now_ms + kPullTimeoutMs);
   for (size_t i = 0; i < peers.size(); ++i) {
     const NodeId& id = peers[i]->lease.id;
     unheard_[id] = NextTimeMs(core);

@@ -59,8 +59,8 @@ class Peers {
   void CallMany(std::span<PeerCall> calls);
 
   // One request that needs no payload, to each of several peers at once. The reply of a peer
-  // that failed is its error. A reply that does not parse is kTransport. `insist`: suspected
-  // ones are asked too.
+  // that failed is its error. A reply that does not parse is kTransport. Suspected ones are waited
+  // for until `suspects_until_ms`; 0: they are not asked.
   template <typename ReplyMessage, typename RequestMessage>
   std::vector<Result<ReplyMessage>> AskMany(std::span<const routing::ViewNode* const> peers,
                                             MessageType type,
