@@ -238,10 +238,9 @@ void GrpcSession::TakeData(std::string_view data) {
   const size_t missing = std::min(kPrefixBytes - now_.prefix.size(), data.size());
   now_.prefix.append(data.substr(0, missing));
   data.remove_prefix(missing);
-  const bool fits = data.size() <= reply_bytes_max_ - now_.reply.size();
-  const bool announced =
-      now_.prefix.size() < kPrefixBytes || SizeIn(now_.prefix) <= reply_bytes_max_;
-  if (!fits || !announced) return Break("the reply is larger than the limit");
+  if (data.size() > reply_bytes_max_ - now_.reply.size()) {
+    return Break("the reply is larger than the limit");
+  }
   now_.reply.append(data);
 }
 

@@ -373,6 +373,33 @@ TEST_F(EtcdMetadataTest, KeysThatNobodyAskedForAreRefused) {
   EXPECT_THAT(known.error().context, HasSubstr("that was not asked for"));
 }
 
+TEST_F(EtcdMetadataTest, MessagesThatMakeNoSenseAreRefused) {
+  std::string message;
+  ScriptedGrpc odd(
+      [&](const ScriptedGrpc::Call&) { return ScriptedGrpc::Reply{.message = message}; });
+  auto store = Hasty("etcd://" + odd.Address());
+  etcd::TxnResponse good;
+  for (int i = 0; i < 3; ++i) good.add_responses()->mutable_response_range();
+  etcd::TxnResponse few = good, other = good, revision = good, count = good, key = good;
+  few.mutable_responses()->RemoveLast();
+  other.mutable_responses(1)->clear_response();
+  revision.mutable_header()->set_revision(-1);
+  count.mutable_responses(2)->mutable_response_range()->set_count(-1);
+  key.mutable_responses(0)->mutable_response_range()->add_kvs()->set_mod_revision(-1);
+  message = good.SerializeAsString();
+  EXPECT_TRUE(store->Poll().ok());
+  for (const etcd::TxnResponse& wrong : {few, other, revision, count, key}) {
+    message = wrong.SerializeAsString();
+    Result<uint64_t> refused = store->Poll();
+    ASSERT_EQ(refused.code(), ErrorCode::kMetadata);
+    EXPECT_THAT(refused.error().context, HasSubstr("malformed answer"));
+  }
+  for (const char* text : {"", "x", "\xff\xff\xff\xff", "\x1a\x7fshort"}) {
+    message = text;
+    EXPECT_EQ(store->Poll().code(), ErrorCode::kMetadata);
+  }
+}
+
 TEST_F(EtcdMetadataTest, AForkedChildIsRefusedAndMaySetUpItsOwn) {
   auto store = Connect(server_.Url(), runtime_);
   ASSERT_TRUE(store->Poll().ok());
