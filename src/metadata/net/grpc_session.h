@@ -39,7 +39,7 @@ class GrpcSession {
   GrpcSession& operator=(const GrpcSession&) = delete;
 
   // One call after the other, each of one message and one reply (on the wire, a stream that ends
-  // after its first message is the same). REQUIRES: Ready().
+  // after its first message is the same). kMetadata: not Ready().
   Status Begin(const GrpcCall& call);
   // What has to be sent, as far as the other side lets it go now.
   Result<std::string> TakeOutput();
