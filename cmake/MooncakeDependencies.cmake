@@ -5,6 +5,7 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)                  # metadata/net: OpenSSL::SSL; transfer/tcp: Crypto
 find_package(Hiredis REQUIRED MODULE)           # metadata/redis: hiredis::hiredis
+find_package(Nghttp2 REQUIRED MODULE)           # metadata/net: nghttp2::nghttp2
 find_package(SQLite3 REQUIRED)                  # metadata/sqlite: SQLite::SQLite3
 find_package(Protobuf REQUIRED)                 # proto: protobuf::libprotobuf
 find_package(gRPC CONFIG REQUIRED)              # daemon, client: gRPC::grpc++

@@ -14,7 +14,7 @@ if(NOT SKBUILD)
                                    COMPATIBILITY SameMinorVersion)
   install(FILES "${PROJECT_BINARY_DIR}/MooncakeStoreConfig.cmake"
                 "${PROJECT_BINARY_DIR}/MooncakeStoreConfigVersion.cmake"
-                cmake/FindHiredis.cmake cmake/FindIbverbs.cmake cmake/FindNuma.cmake
-                cmake/Findhttplib.cmake cmake/Findxxhash.cmake
+                cmake/FindHiredis.cmake cmake/FindIbverbs.cmake
+                cmake/FindNghttp2.cmake cmake/FindNuma.cmake cmake/Findhttplib.cmake cmake/Findxxhash.cmake
           DESTINATION "${_package_dir}" COMPONENT library)
 endif()

@@ -29,7 +29,7 @@ NEIGHBOURS = ["numpy", "grpcio", "protobuf"]
 MODULES = ["numpy", "grpc", "google.protobuf.message", "mooncake.store"]
 EXECUTABLES = ["mooncake-store-rs-client", "mooncake-store-rs-bench", "mooncake-store-rs-admin"]
 # What a machine may lack, or has in another version.
-FOREIGN = re.compile(r"cuda|nvidia|ibverbs|rdmacm|hiredis|grpc|protobuf|libstdc\+\+")
+FOREIGN = re.compile(r"cuda|nvidia|ibverbs|rdmacm|hiredis|nghttp2|grpc|protobuf|libstdc\+\+")
 EXAMPLE = """
 from mooncake.store import MooncakeDistributedStore
 import mooncake.store._native as native

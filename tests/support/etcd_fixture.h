@@ -36,7 +36,8 @@ class EtcdFixture {
   // Waits until the leases of up to three seconds are over that keys have now.
   void AwaitLapses();
 
-  // One request, "/v3/kv/range" and JSON; the body of the answer, empty when there is none.
+  // One request to its JSON gateway, "/v3/kv/range" and JSON; the body of the answer, empty when
+  // there is none.
   std::string Command(const std::string& path, const std::string& json);
   // The number of keys that begin with `prefix`.
   uint64_t Keys(const std::string& prefix = "");

@@ -38,6 +38,7 @@ NAMES_ADAPTERS = ("src/client/open_store", "src/bench/", "src/admin/", "src/daem
 # Third-party headers and the folders (or file prefixes) that may include them.
 HOMES = {
     r"hiredis/": ["src/metadata/redis/"],
+    r"nghttp2/": ["src/metadata/net/"],
     r"sqlite3\.h": ["src/metadata/sqlite/"],
     r"(grpc|grpcpp)/|.*\.grpc\.pb\.h": ["src/daemon/", "src/client/dummy"],
     r"(infiniband|rdma)/": ["src/transfer/rdma/"],

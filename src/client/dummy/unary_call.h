@@ -1,11 +1,7 @@
 // A unary call of a gRPC service, for the two calls that come before a client knows the daemon's
-// Unix socket. By hand rather than by the gRPC library, as that does not survive a fork: even after
-// its shutdown an epoll set is left that a child shares with its parent, and each takes the events
-// of the other.
-//
-// What is understood of HTTP/2 is the part that a reply with one message needs. Headers are
-// skipped, and with them the status of a call that failed: it has no message, and that is all that
-// is known.
+// Unix socket. By metadata/net rather than by the gRPC library, as that does not survive a fork:
+// even after its shutdown an epoll set is left that a child shares with its parent, and each takes
+// the events of the other.
 #pragma once
 
 #include <atomic>

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "metadata/etcd/etcd_json.h"
+#include "metadata/etcd/etcd_messages.h"
 #include "metadata/etcd/etcd_transport.h"
 
 namespace mooncake::metadata {

@@ -1,4 +1,4 @@
-// MetadataStore in an etcd cluster (3.4 or newer), spoken to over its JSON gateway (docs/adr/0012).
+// MetadataStore in an etcd cluster (3.4 or newer), spoken to by gRPC (docs/adr/0012).
 // Leases expire by etcd's clock, in whole seconds rounded up, and not faster than etcd's minimum.
 //
 // Thread-safe. A member that is gone costs nothing, one that hangs costs the timeouts; each call

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "metadata/etcd/etcd_messages.h"
+
 namespace mooncake::metadata {
 namespace {
 
@@ -14,8 +16,10 @@ constexpr size_t kIdleMax = 8;
 constexpr int kTriesMax = 10;
 constexpr uint64_t kPauseMsMax = 64;
 
-// How a refusal begins that comes in the place of a stream.
-constexpr std::string_view kStreamRefusal = "{\"error\"";
+// Of one reply, such as the leases of a whole cluster.
+constexpr size_t kReplyBytesMax = size_t{256} << 20;
+
+constexpr std::string_view kAuthenticate = "/etcdserverpb.Auth/Authenticate";
 
 constexpr int kInvalidArgumentCode = 3;
 constexpr int kDeadlineCode = 4;
@@ -23,29 +27,25 @@ constexpr int kUnavailableCode = 14;
 constexpr int kPermissionDeniedCode = 7;
 constexpr int kFailedPreconditionCode = 9;
 constexpr int kUnauthenticatedCode = 16;
-// A gateway's, or a proxy's, without a code of gRPC.
-constexpr int kHttpUnavailable = 503;
-constexpr int kHttpTimeout = 504;
 
 // This member cannot answer just now; another one may.
-bool IsAway(int status, const EtcdRefusal& refusal) {
-  if (refusal.code == kUnavailableCode || refusal.code == kDeadlineCode) return true;
-  return refusal.code == 0 && (status == kHttpUnavailable || status == kHttpTimeout);
+bool IsAway(const GrpcReply& reply) {
+  return reply.code == kUnavailableCode || reply.code == kDeadlineCode;
 }
 
 // Of a login: nobody of this name and password, no users at all, or not allowed. What else may be
 // wrong, such as a server that lags behind, passes.
-bool IsDenial(const EtcdRefusal& refusal) {
-  return refusal.code == kInvalidArgumentCode || refusal.code == kPermissionDeniedCode ||
-         refusal.code == kFailedPreconditionCode || refusal.code == kUnauthenticatedCode;
+bool IsDenial(const GrpcReply& reply) {
+  return reply.code == kInvalidArgumentCode || reply.code == kPermissionDeniedCode ||
+         reply.code == kFailedPreconditionCode || reply.code == kUnauthenticatedCode;
 }
 
 // Tokens end with the server's process, and with every change of its users.
-bool TokenIsOld(const EtcdRefusal& refusal) {
-  if (refusal.code == kUnauthenticatedCode) return true;
-  return refusal.code == kInvalidArgumentCode &&
-         (refusal.message.find("auth token") != std::string::npos ||
-          refusal.message.find("auth store is old") != std::string::npos);
+bool TokenIsOld(const GrpcReply& reply) {
+  if (reply.code == kUnauthenticatedCode) return true;
+  return reply.code == kInvalidArgumentCode &&
+         (reply.refusal.find("auth token") != std::string::npos ||
+          reply.refusal.find("auth store is old") != std::string::npos);
 }
 
 }  // namespace
@@ -81,29 +81,28 @@ Result<std::string> EtcdTransport::Try(const EtcdRequest& request, uint64_t dead
   const size_t member = member_.load(std::memory_order_relaxed) % address_.endpoints.size();
   MC_TRY(Connection connection, Take(member, deadline_ms, next));
   MC_TRY(const std::string token, Token(connection, deadline_ms, next));
-  Result<HttpAnswer> answer = connection.http->Post(request.path, token, request.body,
-                                                    Exchange(deadline_ms, timeouts_.io_ms));
-  if (!answer) {
+  Result<GrpcReply> reply =
+      connection.grpc->Call({.method = request.method, .message = request.message, .token = token},
+                            Exchange(deadline_ms, timeouts_.io_ms));
+  if (!reply) {
     fault.uncertain = true;
-    next = AfterFailure(connection, answer.code());
-    return answer.error();
+    next = AfterFailure(connection, reply.code());
+    return Failed(connection, reply.error());
   }
-  if (answer->status == 200 && !answer->body.starts_with(kStreamRefusal)) {
-    if (!answer->closes) GiveBack(std::move(connection));
-    return std::move(answer->body);
-  }
-  const EtcdRefusal refusal = RefusalFromJson(answer->body);
-  fault.code = refusal.code;
-  if (IsAway(answer->status, refusal)) {
+  fault.code = reply->code;
+  if (IsAway(*reply)) {
     fault.uncertain = true;  // Such as a change of the leader, which may have heard of it.
     next = Next::kAgain;
     Leave(member);
+    return Refused(member, reply->refusal);
   }
-  if (TokenIsOld(refusal) && !token.empty()) {  // It was refused before it did anything.
+  GiveBack(std::move(connection));
+  if (reply->code == 0) return std::move(reply->message);
+  if (TokenIsOld(*reply) && !token.empty()) {  // It was refused before it did anything.
     ForgetToken(token);
     next = Next::kAgain;
   }
-  return Refused(member, answer->status, refusal);
+  return Refused(member, reply->refusal);
 }
 
 void EtcdTransport::Leave(size_t member) { member_.store(member + 1, std::memory_order_relaxed); }
@@ -111,16 +110,17 @@ void EtcdTransport::Leave(size_t member) { member_.store(member + 1, std::memory
 EtcdTransport::Next EtcdTransport::AfterFailure(const Connection& connection, ErrorCode code) {
   if (code != ErrorCode::kMetadata) return Next::kStop;
   Leave(connection.member);
-  return connection.http->broken() ? Next::kAgain : Next::kOtherMember;
+  return connection.grpc->broken() ? Next::kAgain : Next::kOtherMember;
 }
 
-Error EtcdTransport::Refused(size_t member, int status, const EtcdRefusal& refusal) const {
-  const std::string name = address_.endpoints[member].ToString();
-  if (refusal.code != 0) return MetadataError(fmt::format("{}: {}", name, refusal.message));
-  return MetadataError(fmt::format(
-      "{}: HTTP status {}; is it an etcd with its JSON gateway (--enable-grpc-gateway), and does "
-      "it want TLS (?tls=true)?",
-      name, status));
+Error EtcdTransport::Failed(const Connection& connection, const Error& error) const {
+  if (error.code != ErrorCode::kMetadata || !connection.grpc->foreign()) return error;
+  return MetadataError(fmt::format("{}; is it an etcd{}?", error.context,
+                                   address_.tls ? "" : ", and does it want TLS (?tls=true)"));
+}
+
+Error EtcdTransport::Refused(size_t member, std::string_view why) const {
+  return MetadataError(fmt::format("{}: {}", address_.endpoints[member].ToString(), why));
 }
 
 Result<EtcdTransport::Connection> EtcdTransport::Take(size_t member, uint64_t deadline_ms,
@@ -133,11 +133,17 @@ Result<EtcdTransport::Connection> EtcdTransport::Take(size_t member, uint64_t de
       connection = std::move(idle_.back());
       idle_.pop_back();
     }
-    if (connection.member == member && connection.http->Idle()) return connection;
+    if (connection.member == member && connection.grpc->Idle()) return connection;
   }
-  Connection made{
-      member, std::make_unique<HttpConnection>(address_.endpoints[member], end_by_ms_, runtime_)};
-  Status connected = made.http->Connect(address_.tls, Exchange(deadline_ms, timeouts_.connect_ms));
+  const EtcdEndpoint& endpoint = address_.endpoints[member];
+  GrpcConnection::Options options{.name = endpoint.ToString(),
+                                  .host = endpoint.host,
+                                  .port = endpoint.port,
+                                  .tls = address_.tls,
+                                  .reply_bytes_max = kReplyBytesMax};
+  Connection made{member,
+                  std::make_unique<GrpcConnection>(std::move(options), end_by_ms_, runtime_)};
+  Status connected = made.grpc->Connect(Exchange(deadline_ms, timeouts_.connect_ms));
   if (connected.ok()) return made;
   next = AfterFailure(made, connected.code());
   return std::move(connected).error();
@@ -154,29 +160,28 @@ Result<std::string> EtcdTransport::Token(Connection& connection, uint64_t deadli
     base::MutexLock lock(mu_);
     if (!token_.empty()) return token_;
   }
-  const Result<HttpAnswer> answer = connection.http->Post(
-      "/v3/auth/authenticate", "", LoginToJson(address_.username, address_.password),
-      Exchange(deadline_ms, timeouts_.io_ms));
-  if (!answer) {
-    next = AfterFailure(connection, answer.code());
-    return answer.error();
+  return Login(connection, deadline_ms, next);
+}
+
+Result<std::string> EtcdTransport::Login(Connection& connection, uint64_t deadline_ms, Next& next) {
+  const std::string message = LoginRequest(address_.username, address_.password);
+  const Result<GrpcReply> reply = connection.grpc->Call(
+      {.method = kAuthenticate, .message = message}, Exchange(deadline_ms, timeouts_.io_ms));
+  if (!reply) {
+    next = AfterFailure(connection, reply.code());
+    return Failed(connection, reply.error());
   }
-  if (answer->status != 200) {
-    const EtcdRefusal refusal = RefusalFromJson(answer->body);
-    const bool away = IsAway(answer->status, refusal);
-    if (away) {
-      next = Next::kAgain;
-      Leave(connection.member);
-    }
-    if (away || refusal.code == 0) {
-      return Refused(connection.member, answer->status, refusal);
-    }
-    denied_.store(IsDenial(refusal), std::memory_order_relaxed);
-    return MetadataError(fmt::format("{}: the server refused the user and password: {}",
-                                     address_.endpoints[connection.member].ToString(),
-                                     refusal.message));
+  if (IsAway(*reply)) {
+    next = Next::kAgain;
+    Leave(connection.member);
+    return Refused(connection.member, reply->refusal);
   }
-  MC_TRY(std::string token, LoginFromJson(answer->body));
+  if (reply->code != 0) {
+    denied_.store(IsDenial(*reply), std::memory_order_relaxed);
+    return Refused(connection.member,
+                   "the server refused the user and password: " + reply->refusal);
+  }
+  MC_TRY(std::string token, LoginFrom(reply->message));
   base::MutexLock lock(mu_);
   token_ = token;
   return token;

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "metadata/etcd/etcd_json.h"
-#include "metadata/etcd/http_connection.h"
+#include "metadata/etcd/etcd_url.h"
+#include "metadata/net/grpc_connection.h"
 
 namespace mooncake::metadata {
 
@@ -29,8 +29,8 @@ struct EtcdFault {
 };
 
 struct EtcdRequest {
-  std::string_view path;
-  std::string_view body;
+  std::string_view method;  // As of GrpcCall.
+  std::string_view message;
   bool repeatable = true;  // False: never sent twice.
 };
 
@@ -38,7 +38,7 @@ class EtcdTransport {
  public:
   EtcdTransport(EtcdAddress address, EtcdTimeouts timeouts, Runtime& runtime);
 
-  // The body of a good answer. kMetadata: no server, no answer, or what it refused, named, never
+  // The message of a good reply. kMetadata: no server, no answer, or what it refused, named, never
   // the credentials. kTransport: the process was interrupted.
   Result<std::string> Call(const EtcdRequest& request, uint64_t deadline_ms, EtcdFault& fault);
 
@@ -52,7 +52,7 @@ class EtcdTransport {
   enum class Next { kStop, kAgain, kOtherMember };
   struct Connection {
     size_t member = 0;
-    std::unique_ptr<HttpConnection> http;
+    std::unique_ptr<GrpcConnection> grpc;
   };
 
   Result<std::string> Try(const EtcdRequest& request, uint64_t deadline_ms, EtcdFault& fault,
@@ -64,7 +64,10 @@ class EtcdTransport {
   void GiveBack(Connection connection);
   Result<std::string> Token(Connection& connection, uint64_t deadline_ms, Next& next);
   void ForgetToken(const std::string& token);
-  Error Refused(size_t member, int status, const EtcdRefusal& refusal) const;
+  Result<std::string> Login(Connection& connection, uint64_t deadline_ms, Next& next);
+  // What a connection says that failed, or why a server refused.
+  Error Failed(const Connection& connection, const Error& error) const;
+  Error Refused(size_t member, std::string_view why) const;
   uint64_t Exchange(uint64_t deadline_ms, uint64_t limit_ms) const;
 
   const EtcdAddress address_;

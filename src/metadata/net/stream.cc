@@ -143,6 +143,14 @@ Status Stream::SendWire(std::string_view bytes, uint64_t deadline_ms) {
 
 Result<size_t> Stream::Receive(std::span<char> into, uint64_t deadline_ms) {
   waited_from_ms_ = runtime_.NowMs();
+  return ReceivePlain(into, deadline_ms);
+}
+
+Result<size_t> Stream::ReceiveReady(std::span<char> into) {
+  return ReceivePlain(into, std::nullopt);
+}
+
+Result<size_t> Stream::ReceivePlain(std::span<char> into, std::optional<uint64_t> deadline_ms) {
   if (tls_ == nullptr) return ReceiveWire(into, deadline_ms);
   std::array<char, kWireBytes> wire;
   for (size_t step = 0; step < kStepsMax; ++step) {
@@ -150,15 +158,16 @@ Result<size_t> Stream::Receive(std::span<char> into, uint64_t deadline_ms) {
     const Result<Tls::Want> want = tls_->Decrypt(into, count);
     if (!want) return Fail(false, want.error().context);
     if (*want == Tls::Want::kEnd) return Fail(true, "the server closed the connection");
-    MC_RETURN_IF_ERROR(SendWire(tls_->TakeOutput(), deadline_ms));
+    MC_RETURN_IF_ERROR(SendWire(tls_->TakeOutput(), deadline_ms.value_or(0)));
     if (*want == Tls::Want::kNothing) return count;
     MC_TRY(const size_t received, ReceiveWire(wire, deadline_ms));
+    if (received == 0) return received;
     tls_->AddInput({wire.data(), received});
   }
   return Fail(false, "the TLS stream carries nothing");
 }
 
-Result<size_t> Stream::ReceiveWire(std::span<char> into, uint64_t deadline_ms) {
+Result<size_t> Stream::ReceiveWire(std::span<char> into, std::optional<uint64_t> deadline_ms) {
   while (true) {  // Until the deadline that Wait keeps.
     const ssize_t count = recv(fd_, into.data(), into.size(), 0);
     if (count > 0) return static_cast<size_t>(count);
@@ -166,7 +175,8 @@ Result<size_t> Stream::ReceiveWire(std::span<char> into, uint64_t deadline_ms) {
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
       return Fail(true, fmt::format("the connection broke: {}", std::strerror(errno)));
     }
-    MC_RETURN_IF_ERROR(Wait(POLLIN, deadline_ms));
+    if (!deadline_ms) return size_t{0};
+    MC_RETURN_IF_ERROR(Wait(POLLIN, *deadline_ms));
   }
 }
 

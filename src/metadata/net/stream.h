@@ -37,6 +37,8 @@ class Stream {
   Status Send(std::string_view bytes, uint64_t deadline_ms);
   // At least one byte. The end of the stream is an error.
   Result<size_t> Receive(std::span<char> into, uint64_t deadline_ms);
+  // What is there already; 0: nothing. It does not wait.
+  Result<size_t> ReceiveReady(std::span<char> into);
 
   // After an error: the other side closed the connection, so another one may do. False for a
   // server that is silent or refuses: the next one would cost as much and do no better.
@@ -48,7 +50,9 @@ class Stream {
   Status ConnectTo(const addrinfo& address, uint64_t deadline_ms);
   Status StartTls(const TlsOptions& options, const std::string& host, uint64_t deadline_ms);
   Status SendWire(std::string_view bytes, uint64_t deadline_ms);
-  Result<size_t> ReceiveWire(std::span<char> into, uint64_t deadline_ms);
+  Result<size_t> ReceivePlain(std::span<char> into, std::optional<uint64_t> deadline_ms);
+  // Without a deadline it does not wait: 0 is nothing.
+  Result<size_t> ReceiveWire(std::span<char> into, std::optional<uint64_t> deadline_ms);
   Status Wait(short events, uint64_t deadline_ms);
   // In slices; `came` waits through one and says whether it is over.
   Status WaitFor(std::string_view what, uint64_t deadline_ms,

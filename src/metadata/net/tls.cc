@@ -63,6 +63,14 @@ bool ExpectName(SSL* ssl, const std::string& name) {
   return SSL_set1_host(ssl, name.c_str()) == 1 && SSL_set_tlsext_host_name(ssl, name.c_str()) == 1;
 }
 
+bool OfferProtocol(SSL* ssl, const std::string& protocol) {
+  if (protocol.empty()) return true;
+  const std::string offer = static_cast<char>(protocol.size()) + protocol;
+  // 0 is success, of this function alone.
+  return SSL_set_alpn_protos(ssl, reinterpret_cast<const unsigned char*>(offer.data()),
+                             static_cast<unsigned>(offer.size())) == 0;
+}
+
 }  // namespace
 
 struct Tls::Handles {
@@ -98,6 +106,7 @@ Result<std::unique_ptr<Tls>> Tls::New(const TlsOptions& options, const std::stri
     return InvalidArgument(fmt::format("metadata_url: '{}' is no name for a certificate",
                                        options.name.empty() ? host : options.name));
   }
+  if (!OfferProtocol(handles->ssl, options.protocol)) return MetadataError("TLS: " + TakeReason());
   SSL_set_connect_state(handles->ssl);
   return std::make_unique<Tls>(std::move(handles));
 }

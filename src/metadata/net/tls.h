@@ -20,6 +20,7 @@ struct TlsOptions {
   std::string cert_file;  // The client's certificate with its chain, for mutual TLS.
   std::string key_file;   // Its key; empty: in cert_file.
   std::string name;       // What the server's certificate must say; empty: the host's name.
+  std::string protocol;   // What is spoken inside, by its name in ALPN; empty: it is not said.
 };
 
 class Tls {

@@ -1,4 +1,4 @@
-// The one kind of gRPC call that a client makes by hand, against servers that are no daemon.
+// The calls of a hello, against servers that are no daemon.
 #include "client/dummy/unary_call.h"
 
 #include <arpa/inet.h>
@@ -10,29 +10,14 @@
 
 #include "client/dummy/unix_socket.h"
 #include "runtime/real_runtime.h"
+#include "support/http2_frames.h"
 
 namespace mooncake::client {
 namespace {
 
-std::string Number(uint64_t value, int bytes) {
-  std::string text;
-  for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) {
-    text.push_back(static_cast<char>(value >> shift));
-  }
-  return text;
-}
+namespace h2 = ::mooncake::testing::http2;
 
-std::string Frame(int type, int flags, uint32_t stream, const std::string& payload) {
-  return Number(payload.size(), 3) + static_cast<char>(type) + static_cast<char>(flags) +
-         Number(stream, 4) + payload;
-}
-
-std::string Message(const std::string& text) { return '\0' + Number(text.size(), 4) + text; }
-
-constexpr int kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kGoAway = 7;
-constexpr int kEnd = 1, kPadded = 8;
-
-class UnaryCallTest : public testing::Test {
+class UnaryCallTest : public ::testing::Test {
  protected:
   void SetUp() override {
     listener_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -74,55 +59,53 @@ class UnaryCallTest : public testing::Test {
 };
 
 TEST_F(UnaryCallTest, AReplyIsUnderstoodHoweverItIsCut) {
-  const std::string message = Message("answer");
+  const std::string message = h2::Message("answer");
   const auto reply = CallAnswered(
-      Frame(kSettings, 0, 0, std::string(6, '\0')) + Frame(kPing, 0, 0, "12345678") +
-      Frame(kHeaders, 4, 1, "whatever") + Frame(8, 0, 0, Number(70'000, 4)) +
-      Frame(kData, 0, 1, message.substr(0, 2)) + Frame(kData, 0, 1, message.substr(2, 2)) +
-      Frame(kData, kPadded, 1, '\3' + message.substr(4) + std::string(3, '\0')) +
-      Frame(kHeaders, 4 | kEnd, 1, "trailer"));
+      h2::Frame(h2::kSettings, 0, 0, "") + h2::Frame(h2::kPing, 0, 0, "12345678") +
+      h2::Frame(h2::kHeaders, h2::kEndHeaders, 1, h2::kReplyHead) +
+      h2::Frame(h2::kWindow, 0, 0, h2::Number(70'000, 4)) +
+      h2::Frame(h2::kData, 0, 1, message.substr(0, 2)) +
+      h2::Frame(h2::kData, 0, 1, message.substr(2, 2)) +
+      h2::Frame(h2::kData, h2::kPadded, 1, '\3' + message.substr(4) + std::string(3, '\0')) +
+      h2::Frame(h2::kHeaders, h2::kEndHeaders | h2::kEnd, 1, h2::kReplyEnd));
   ASSERT_TRUE(reply.ok()) << reply.error().ToString();
   EXPECT_EQ(*reply, "answer");
   // What it was asked, and that its settings and its ping were answered.
-  EXPECT_NE(heard_.find(Frame(kData, kEnd, 1, Message("question"))), std::string::npos);
-  EXPECT_NE(heard_.find("/package.Service/Method"), std::string::npos);
-  EXPECT_NE(heard_.find(Frame(kSettings, 1, 0, "")), std::string::npos);
-  EXPECT_NE(heard_.find(Frame(kPing, 1, 0, "12345678")), std::string::npos);
+  EXPECT_NE(heard_.find(h2::Frame(h2::kData, h2::kEnd, 1, h2::Message("question"))),
+            std::string::npos);
+  EXPECT_NE(heard_.find(h2::Frame(h2::kSettings, 1, 0, "")), std::string::npos);
+  EXPECT_NE(heard_.find(h2::Frame(h2::kPing, 1, 0, "12345678")), std::string::npos);
 }
 
 TEST_F(UnaryCallTest, WhatIsNoReplyIsRefused) {
-  std::string endless;
-  for (int i = 0; i < 2'000; ++i) endless += Frame(kSettings, 1, 0, "");
-  std::string large;
-  for (int i = 0; i < 10; ++i) large += Frame(kData, 0, 1, std::string(16'000, 'x'));
-  const std::string answers[] = {
-      "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-      std::string(100, '\xff'),
-      endless,
-      large,
-      Frame(kHeaders, 4 | kEnd, 1, "a status alone"),
-      Frame(kReset, 0, 1, Number(2, 4)),
-      Frame(kGoAway, 0, 0, std::string(8, '\0')),
-      Frame(kData, kEnd, 3, Message("another stream")),
-      Frame(kData, kEnd, 1, ""),
-      Frame(kData, kEnd, 1, "abc"),
-      Frame(kData, kEnd, 1, Message("short").substr(0, 7)),
-      Frame(kData, kEnd, 1, '\1' + Message("compressed").substr(1)),
-      Frame(kData, kEnd | kPadded, 1, "\x7f"),
-      Frame(kData, kEnd | kPadded, 1, ""),
+  const std::string start = h2::Frame(h2::kSettings, 0, 0, "");
+  const auto alone = [](const std::string& status) {
+    return h2::Frame(h2::kHeaders, h2::kEndHeaders | h2::kEnd, 1,
+                     h2::kReplyHead + h2::Header("grpc-status", status));
   };
-  for (const std::string& answer : answers) {
+  const std::pair<std::string, const char*> answers[] = {
+      {"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "is not a daemon"},
+      {std::string(100, '\xff'), "is not a daemon"},
+      {start + alone("12"), "/package.Service/Method was refused"},
+      {start + alone("0"), "no message"},
+      {start + h2::Frame(h2::kReset, 0, 1, h2::Number(2, 4)), "ended the call"},
+      {start + h2::Frame(h2::kGoAway, 0, 0, std::string(8, '\0')), "ended the call"},
+      {start + h2::Frame(h2::kData, h2::kEnd, 3, h2::Message("x")), "no answer of gRPC"},
+      {start + h2::Reply(1, std::string(60'001, 'x')), "no answer of gRPC"},
+  };
+  for (const auto& [answer, why] : answers) {
     const auto reply = CallAnswered(answer);
-    EXPECT_EQ(reply.code(), ErrorCode::kTransport) << answer.substr(0, 40);
+    ASSERT_EQ(reply.code(), ErrorCode::kTransport) << why;
     EXPECT_NE(reply.error().context.find(call_.address), std::string::npos);
+    EXPECT_NE(reply.error().context.find(why), std::string::npos) << reply.error().context;
   }
   EXPECT_EQ(CallAnswered("", true).code(), ErrorCode::kTransport);
 }
 
 TEST_F(UnaryCallTest, SilenceEndsWithTheDeadline) {
-  const auto reply = CallAnswered(Frame(kSettings, 0, 0, ""));
+  const auto reply = CallAnswered(h2::Frame(h2::kSettings, 0, 0, ""));
   EXPECT_EQ(reply.code(), ErrorCode::kTransport);
-  EXPECT_NE(reply.error().context.find("no answer"), std::string::npos);
+  EXPECT_NE(reply.error().context.find("no answer within"), std::string::npos);
 }
 
 }  // namespace

@@ -6,11 +6,12 @@
 #include <thread>
 
 #include "metadata/etcd/etcd_metadata.h"
+#include "mooncake/etcd.pb.h"
 #include "runtime/real_runtime.h"
 #include "support/etcd_fixture.h"
 #include "support/leases.h"
 #include "support/lossy_proxy.h"
-#include "support/scripted_http.h"
+#include "support/scripted_grpc.h"
 #include "support/tls_files.h"
 #include "unit/metadata/contract.h"
 
@@ -202,11 +203,14 @@ TEST_F(EtcdMetadataTest, TheNextMemberIsAskedWhenOneHangsInTheLogin) {
 
 TEST_F(EtcdMetadataTest, TheNextMemberIsAskedWhenOneCannotAnswer) {
   std::atomic<int> asked = 0;
-  for (const char* refusal : {R"({"error": "x", "code": 14, "message": "no leader"})",
-                              R"({"error": "x", "code": 4, "message": "timed out"})", ""}) {
-    ScriptedHttp away([&](const std::string&, ScriptedHttp::Peer& peer) {
+  using Reply = ScriptedGrpc::Reply;
+  for (const Reply& reply :
+       {Reply{.code = 14, .refusal = "no leader"}, Reply{.code = 4, .refusal = "timed out"},
+        Reply{.http_status = "503", .content_type = "text/html"}}) {
+    const std::string& refusal = reply.refusal;
+    ScriptedGrpc away([&](const ScriptedGrpc::Call&) {
       ++asked;
-      peer.Send(ScriptedHttp::Answer(503, refusal));
+      return reply;
     });
     EtcdFixture live(runtime_);
     EnableUser(live, "pass");
@@ -349,24 +353,51 @@ TEST_F(EtcdMetadataTest, ForeignBytesBlindNobody) {
 
 // A server that is not what it says, or a proxy in between, is no reason to end the process.
 TEST_F(EtcdMetadataTest, KeysThatNobodyAskedForAreRefused) {
-  ScriptedHttp odd([](const std::string& request, ScriptedHttp::Peer& peer) {
-    std::string ranges;
-    size_t count = 0;
-    for (size_t at = request.find("request_range"); at != std::string::npos;
-         at = request.find("request_range", at + 1)) {
-      ++count;
-      ranges += ranges.empty() ? "" : ",";
-      // The first read is of three ranges; its counts ask for the second one, which gets "x".
-      ranges += R"({"response_range": {"count": ")" + std::to_string(count % 2) + '"';
-      if (request.find("count_only") == std::string::npos) ranges += R"(,"kvs":[{"key":"eA=="}])";
-      ranges += "}}";
+  ScriptedGrpc odd([](const ScriptedGrpc::Call& call) {
+    etcd::TxnRequest request;
+    etcd::TxnResponse reply;
+    EXPECT_TRUE(request.ParseFromString(call.message));
+    reply.mutable_header()->set_cluster_id(1);
+    reply.mutable_header()->set_revision(1);
+    const bool first = request.success(1).request_range().count_only();
+    for (int i = 0; i < request.success_size(); ++i) {
+      // The counts of the first read ask for the second one, which gets a foreign key.
+      etcd::RangeResponse& range = *reply.add_responses()->mutable_response_range();
+      range.set_count(i % 2);
+      if (!first) range.add_kvs()->set_key("x");
     }
-    peer.Send(ScriptedHttp::Answer(
-        200, R"({"header": {"cluster_id": "1", "revision": "1"}, "responses": [)" + ranges + "]}"));
+    return ScriptedGrpc::Reply{.message = reply.SerializeAsString()};
   });
   Result<uint64_t> known = Connect("etcd://" + odd.Address(), runtime_)->Poll();
   ASSERT_EQ(known.code(), ErrorCode::kMetadata);
   EXPECT_THAT(known.error().context, HasSubstr("that was not asked for"));
+}
+
+TEST_F(EtcdMetadataTest, MessagesThatMakeNoSenseAreRefused) {
+  std::string message;
+  ScriptedGrpc odd(
+      [&](const ScriptedGrpc::Call&) { return ScriptedGrpc::Reply{.message = message}; });
+  auto store = Hasty("etcd://" + odd.Address());
+  etcd::TxnResponse good;
+  for (int i = 0; i < 3; ++i) good.add_responses()->mutable_response_range();
+  etcd::TxnResponse few = good, other = good, revision = good, count = good, key = good;
+  few.mutable_responses()->RemoveLast();
+  other.mutable_responses(1)->clear_response();
+  revision.mutable_header()->set_revision(-1);
+  count.mutable_responses(2)->mutable_response_range()->set_count(-1);
+  key.mutable_responses(0)->mutable_response_range()->add_kvs()->set_mod_revision(-1);
+  message = good.SerializeAsString();
+  EXPECT_TRUE(store->Poll().ok());
+  for (const etcd::TxnResponse& wrong : {few, other, revision, count, key}) {
+    message = wrong.SerializeAsString();
+    Result<uint64_t> refused = store->Poll();
+    ASSERT_EQ(refused.code(), ErrorCode::kMetadata);
+    EXPECT_THAT(refused.error().context, HasSubstr("malformed answer"));
+  }
+  for (const char* text : {"", "x", "\xff\xff\xff\xff", "\x1a\x7fshort"}) {
+    message = text;
+    EXPECT_EQ(store->Poll().code(), ErrorCode::kMetadata);
+  }
 }
 
 TEST_F(EtcdMetadataTest, AForkedChildIsRefusedAndMaySetUpItsOwn) {
@@ -376,9 +407,12 @@ TEST_F(EtcdMetadataTest, AForkedChildIsRefusedAndMaySetUpItsOwn) {
   if (child == 0) {
     const bool refused = store->Poll().code() == ErrorCode::kInvalidState;
     store.reset();
-    const bool works = Connect(server_.Url(), runtime_)->Poll().ok();
+    auto own = Connect(server_.Url(), runtime_);
+    bool works = true;
+    for (int i = 0; i < 100; ++i) works = works && own->Poll().ok();
     _exit(refused && works ? 0 : 1);
   }
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(store->Poll().ok());  // Both at the same time.
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
@@ -423,8 +457,8 @@ TEST_F(EtcdMetadataTest, TellsWrongCredentialsFromAServerThatLags) {
   auto right = Connect("etcd://root:pass" + at, runtime_);
   EXPECT_TRUE(right->Poll().ok());
   EXPECT_FALSE(right->Denies());
-  ScriptedHttp lagging([](const std::string&, ScriptedHttp::Peer& peer) {
-    peer.Send(ScriptedHttp::Answer(429, R"({"error": "x", "code": 8, "message": "too many"})"));
+  ScriptedGrpc lagging([](const ScriptedGrpc::Call&) {
+    return ScriptedGrpc::Reply{.code = 8, .refusal = "too many"};
   });
   auto later = Connect("etcd://root:pass@" + lagging.Address(), runtime_);
   EXPECT_FALSE(later->Poll().ok());
@@ -462,6 +496,49 @@ TEST_F(EtcdMetadataTest, BothSidesProveThemselvesByTls) {
         server.Url() + "?tls_ca=" + files.other_ca() + client, trust + client + "&tls_name=x"}) {
     EXPECT_EQ(Connect(url, runtime_)->Poll().code(), ErrorCode::kMetadata) << url;
   }
+}
+
+TEST_F(EtcdMetadataTest, ACertificateNamesItsUser) {
+  TlsFiles files;
+  EtcdFixture server(runtime_, {files.ca(), files.server(), files.server()});
+  server.Command("/v3/auth/role/add", R"({"name": "root"})");
+  server.Command("/v3/auth/user/add", R"({"name": "the-client", "password": "unused"})");
+  server.Command("/v3/auth/user/grant", R"({"user": "the-client", "role": "root"})");
+  EnableUser(server, "pass");
+  const std::string url = server.Url() + "?tls_ca=" + files.ca() + "&tls_cert=";
+  Acquired(*Connect(url + files.client(), runtime_), "n", kLongMs);
+  Result<uint64_t> stranger = Connect(url + files.server(), runtime_)->Poll();
+  ASSERT_EQ(stranger.code(), ErrorCode::kMetadata);
+  EXPECT_THAT(stranger.error().context, HasSubstr("permission denied"));
+}
+
+TEST_F(EtcdMetadataTest, TheJsonGatewayIsNotNeeded) {
+  EtcdFixture server(runtime_, {}, {"--enable-grpc-gateway=false"});
+  EXPECT_THAT(server.Command("/v3/kv/range", "{}"), HasSubstr("404"));
+  auto store = Connect(server.Url(), runtime_);
+  const LeaseRecord record = Acquired(*store, "n", kLongMs);
+  EXPECT_TRUE(store->Renew(record, kLongMs).ok());
+  EXPECT_EQ(Members(*store), 1u);
+}
+
+TEST_F(EtcdMetadataTest, RepliesMayBeLarge) {
+  auto store = Connect(server_.Url(), runtime_);
+  const std::string text(1'000'000, 'x');
+  for (const char* name : {"d1", "d2", "d3", "d4"}) {
+    ASSERT_TRUE(store->PutDocument(name, text, 0).ok());
+  }
+  Result<std::vector<MetadataStore::NamedDocument>> all = store->ListDocuments("d");
+  ASSERT_TRUE(all.ok()) << all.error().ToString();
+  ASSERT_EQ(all->size(), 4u);
+  for (const auto& document : *all) EXPECT_TRUE(document.document.text == text);
+}
+
+TEST_F(EtcdMetadataTest, AServerThatWantsTlsIsHintedAt) {
+  TlsFiles files;
+  EtcdFixture server(runtime_, {files.ca(), files.server(), files.server()});
+  Result<uint64_t> plain = Connect(server.Url(), runtime_)->Poll();
+  ASSERT_EQ(plain.code(), ErrorCode::kMetadata);
+  EXPECT_THAT(plain.error().context, AllOf(HasSubstr(server.Url()), HasSubstr("want TLS")));
 }
 
 TEST_F(EtcdMetadataTest, AFullServerIsNamed) {

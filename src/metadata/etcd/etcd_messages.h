@@ -1,6 +1,5 @@
-// etcd's messages (package etcdserverpb) in the JSON that its gateway takes and gives, as far as
-// they are used here. Parsing is strict and bounded: whatever bytes come, the result is a message
-// or kMetadata.
+// etcd's messages (proto/mooncake/etcd.proto), serialised and parsed, as far as they are used here.
+// Whatever bytes come, the result is a message or kMetadata.
 //
 // Pure functions, thread-safe.
 #pragma once
@@ -56,27 +55,19 @@ struct EtcdCommit {
   bool empty() const { return puts.empty() && erased.empty(); }
 };
 
-// What a server says instead of an answer; `code` is that of gRPC, 0 if the text is no refusal.
-struct EtcdRefusal {
-  int code = 0;
-  std::string message;  // Printable.
-};
+std::string ReadRequest(std::span<const EtcdRange> ranges);
+Result<EtcdRead> ReadFrom(std::string_view reply, size_t ranges);
 
-std::string ReadToJson(std::span<const EtcdRange> ranges);
-Result<EtcdRead> ReadFromJson(std::string_view json, size_t ranges);
+std::string CommitRequest(const EtcdCommit& commit);
+Result<bool> CommitFrom(std::string_view reply);  // False: not as expected, nothing happened.
 
-std::string CommitToJson(const EtcdCommit& commit);
-Result<bool> CommitFromJson(std::string_view json);  // False: not as expected, nothing happened.
+std::string GrantRequest(uint64_t ttl_s);
+Result<uint64_t> GrantFrom(std::string_view reply);  // The lease.
 
-std::string GrantToJson(uint64_t ttl_s);
-Result<uint64_t> GrantFromJson(std::string_view json);  // The lease.
+std::string KeepAliveRequest(uint64_t lease);
+Result<bool> KeepAliveFrom(std::string_view reply);  // False: the lease is gone.
 
-std::string KeepAliveToJson(uint64_t lease);
-Result<bool> KeepAliveFromJson(std::string_view json);  // False: the lease is gone.
-
-std::string LoginToJson(const std::string& username, const std::string& password);
-Result<std::string> LoginFromJson(std::string_view json);  // The token.
-
-EtcdRefusal RefusalFromJson(std::string_view json);
+std::string LoginRequest(const std::string& username, const std::string& password);
+Result<std::string> LoginFrom(std::string_view reply);  // The token, printable.
 
 }  // namespace mooncake::metadata
