@@ -1,7 +1,9 @@
 // Draining, evacuation, segments and handover, with several stores in one process.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "mooncake/store.h"
@@ -139,6 +141,32 @@ TEST(Lifecycle, ANewNodeTakesOverFromDrainingOnesAndTheyFromIt) {
   ASSERT_TRUE(c->EvacuateOwnedReplicas().ok());
   c->Close();
   ExpectAll(*reader, 120);
+}
+
+TEST(Lifecycle, OthersListWhatASegmentHoldsAHeartbeatLater) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://usage";
+  config.lease_ttl_ms = 1'500;
+  config.global_segment_size = 8 * kMiB;
+  config.stable_id = "a";
+  auto a = *Store::Open(config);
+  config.stable_id = "b";
+  auto b = *Store::Open(config);
+  Fill(*a, 30);
+  const auto listed = [&] {
+    uint64_t used = 0;
+    for (const SegmentInfo& info : b->ListSegments(true)) used += info.used_bytes;
+    return used;
+  };
+  for (int i = 0; i < 1'000 && listed() != UsedBytes(*a); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(listed(), UsedBytes(*a));
+  EXPECT_GT(UsedBytes(*a), 0u);
+  a->Close();
+  b->Close();
+  EXPECT_TRUE(b->ListSegments(true).size() <= 1u);  // After that it is not asked.
 }
 
 TEST(Lifecycle, ASegmentIsAddedDrainedAndRetired) {
