@@ -194,6 +194,9 @@ class Store {
   // service was not reached; a time that was given counts all the same. kUnsupported for a store
   // that is not a node itself.
   virtual Status Heartbeat(std::optional<uint64_t> expires_at_ms = std::nullopt) = 0;
+  // The own segments; with `all` also those of the other nodes, with their usage as of the last
+  // heartbeats. For these the metadata service is asked, within its timeouts; while it is away, as
+  // this node has last heard of them.
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
   virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
   // These five are kUnsupported for a store that is not a node itself.

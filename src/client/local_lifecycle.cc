@@ -43,13 +43,14 @@ std::vector<SegmentInfo> LocalStore::ListSegments(bool all) {
     segments.push_back(InfoOf(NodeName(), Hostname(),
                               {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state}));
   }
-  if (!all) return segments;
-  for (const routing::ViewNode& node : core_.view()->nodes()) {
-    const std::string owner = node.lease.id.ToString();
+  base::Gate::Pass pass(parts_.node->gate());
+  if (!all || !pass) return segments;
+  for (const LeaseRecord& lease : parts_.node->ReadMembers()) {
+    const std::string owner = lease.id.ToString();
     if (owner == NodeName()) continue;
-    for (const SegmentRecord& record : node.lease.segments) {
+    for (const SegmentRecord& record : lease.segments) {
       if (record.state == NodeState::kOffline) continue;
-      segments.push_back(InfoOf(owner, node.lease.endpoint, record));
+      segments.push_back(InfoOf(owner, lease.endpoint, record));
     }
   }
   return segments;

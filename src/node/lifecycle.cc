@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "base/segment_limits.h"
 #include "node/node.h"
@@ -106,6 +107,20 @@ Result<bool> Node::RetireSegment(const std::string& name) {
   }
   MC_RETURN_IF_ERROR(PublishSegments());
   return true;
+}
+
+std::vector<LeaseRecord> Node::ReadMembers() {
+  std::map<NodeId, LeaseRecord> members;
+  const ViewPtr view = membership_->view();
+  for (const routing::ViewNode& node : view->nodes()) members[node.lease.id] = node.lease;
+  auto all = ports_.metadata.ReadChanges(0);
+  if (all.ok()) {
+    for (LeaseRecord& lease : all->leases) members[lease.id] = std::move(lease);
+  }
+  std::vector<LeaseRecord> leases;
+  leases.reserve(members.size());
+  for (auto& [id, lease] : members) leases.push_back(std::move(lease));
+  return leases;
 }
 
 Result<EvacuationResult> Node::EvacuateAll(const std::string& prefer, uint64_t deadline_ms) {

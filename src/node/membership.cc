@@ -117,8 +117,10 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
   }
 }
 
-void Membership::Start(std::function<void(const ViewPtr&, const ViewPtr&)> on_view) {
+void Membership::Start(std::function<void(const ViewPtr&, const ViewPtr&)> on_view,
+                       std::function<void(LeaseRecord&)> freshen) {
   on_view_ = std::move(on_view);
+  freshen_ = std::move(freshen);
   NoteHeartbeat(Ok());  // The lease is new.
   on_view_(routing::EmptyView(), view());
   heartbeat_thread_ = runtime_.Spawn("mc-heartbeat", [this] { HeartbeatLoop(); });
@@ -154,7 +156,12 @@ Result<uint64_t> Membership::Leave() {
 
 Status Membership::Renew() {
   MC_RETURN_IF_ERROR(RaiseEraIfAway());
-  const LeaseRecord record = this->record();
+  LeaseRecord record;
+  {
+    base::MutexLock lock(mu_);
+    if (freshen_) freshen_(record_);
+    record = record_;
+  }
   const uint64_t asked_ms = runtime_.NowMs();
   auto renewed = metadata_.Renew(record, lease_ttl_ms());
   if (renewed.ok() || renewed.code() == ErrorCode::kStaleEpoch) superseded_.store(!renewed.ok());

@@ -58,8 +58,10 @@ class Membership {
   // for, or the record is one that no service keeps.
   Status Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
   // Starts the threads. `on_view` runs on the refresher's thread with every new view, before
-  // view() shows it; it may call ports.
-  void Start(std::function<void(const ViewPtr& before, const ViewPtr& after)> on_view);
+  // view() shows it; it may call ports. `freshen`, if given, brings the own record up to date in
+  // what nobody announces, before each renewal; it runs on any thread and calls no port.
+  void Start(std::function<void(const ViewPtr& before, const ViewPtr& after)> on_view,
+             std::function<void(LeaseRecord&)> freshen = {});
   // Stops the threads. The lease lapses by itself unless it was left.
   void Stop();
   // Stops the threads and ends the lease; returns the revision after that.
@@ -177,6 +179,7 @@ class Membership {
   uint32_t instance_ = 0;                                        // Likewise.
   routing::Slots slots_;                                         // Likewise.
   std::function<void(const ViewPtr&, const ViewPtr&)> on_view_;  // Constant after Start.
+  std::function<void(LeaseRecord&)> freshen_;                    // Likewise.
 
   std::atomic<ViewPtr> view_;
   std::atomic<uint64_t> fetches_started_{0};

@@ -101,7 +101,8 @@ Status Node::Open() {
   migrations_->Start(*core_);
   service_.Open(*core_);
   membership_->Start(
-      [this](const ViewPtr& before, const ViewPtr& after) { ApplyNewView(before, after); });
+      [this](const ViewPtr& before, const ViewPtr& after) { ApplyNewView(before, after); },
+      [this](LeaseRecord& record) { record.segments = SegmentRecords(); });
   MC_RETURN_IF_ERROR(SetState(config_.initial_state));
   if (config_.initial_state == NodeState::kStandby) {
     handoff_watch_ = ports_.runtime.Spawn("mc-handoff", [this] { WatchHandoff(); });

@@ -85,6 +85,10 @@ class Node {
   Result<NodeId> PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms);
   // Brings the lease's idea of the segments up to date with the store's.
   Status PublishSegments();
+  // The leases of the view, with the usage of the segments as of the last heartbeats, which views
+  // do not follow, and of those that have joined since. Asks the metadata service; where that
+  // does not answer within its timeouts, as the view has them.
+  std::vector<LeaseRecord> ReadMembers();
 
   // The policy of a tenant, for the whole cluster; returns its version. All nodes that answer
   // follow it when this returns, the others with their next look at the membership. kConflict:

@@ -42,7 +42,7 @@ PlacedWrite::PlacedWrite(Core& core, std::span<const WriteItem> items, const Wri
       skip_authority_(skip_authority),
       rounds_(core, options.deadline_ms),
       copies_(items.size()),
-      last_error_(NoSpace("no storage node has room")) {}
+      last_error_(NoRoom(core, *rounds_.view())) {}
 
 bool PlacedWrite::soft_pin() const {
   return options_.replicate != nullptr && options_.replicate->with_soft_pin;

@@ -159,6 +159,17 @@ std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIn
   return label != lease.labels.end() ? label->second : lease.host;
 }
 
+Error NoRoom(Core& core, const routing::ClusterView& view) {
+  if (!core.options.routed_writes) {
+    const bool active = core.membership.state() == NodeState::kActive;
+    return NoSpace(active ? "this node has no room" : "this node takes no new values: not active");
+  }
+  const bool anybody = std::any_of(view.nodes().begin(), view.nodes().end(),
+                                   [](const routing::ViewNode& node) { return node.storage; });
+  return NoSpace(anybody ? "no storage node has room"
+                         : "no storage node is active, and others take no new values");
+}
+
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
                    const ReplicateConfig* replicate, bool skip_authority) {
   Placement placement;

@@ -29,6 +29,10 @@ struct Placement {
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
                    const ReplicateConfig* replicate, bool skip_authority);
 
+// kNoSpace: why no copy was placed, as far as the view tells. Where a full owner has said so, or a
+// call failed, that says more.
+Error NoRoom(Core& core, const routing::ClusterView& view);
+
 // Where a candidate's copies fail together: the label `host`, else the machine.
 std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node);
 

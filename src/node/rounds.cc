@@ -115,7 +115,7 @@ void Rounds::NoteNobody() {
   peer_failed_ = true;
   nobody_ = true;
   if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();
-  last_error_ = TransportError("the cluster has no active node that keeps routes");
+  last_error_ = TransportError("the cluster has no node that keeps routes, or suspect ones only");
   last_error_.reason = ErrorReason::kOwnerDead;
 }
 

@@ -31,6 +31,37 @@ bool OffersStorage(const LeaseRecord& lease) {
   });
 }
 
+// Whether the node is one that answers for slots where those of its state do.
+bool KeepsRoutes(const ViewNode& node, const std::string& route_scope) {
+  if (node.Label("route") != "true") return false;
+  if (!route_scope.empty() && node.Label("route_scope") != route_scope) return false;
+  switch (node.lease.state) {
+    case NodeState::kActive:
+    case NodeState::kDraining: return true;
+    // One without a segment never had anything; it waits to be made active.
+    case NodeState::kStandby: return !node.lease.segments.empty();
+    default: return false;
+  }
+}
+
+// The draining nodes answer where no active one is left that could, and else nobody would find the
+// values that they still have; likewise the standby ones. A suspect node counts: it may be well,
+// and know of values that the others cannot know of.
+void ChooseAuthorities(std::vector<ViewNode>& nodes) {
+  const auto route_in = [&](NodeState state) {
+    return std::any_of(nodes.begin(), nodes.end(), [&](const ViewNode& node) {
+      return node.routes && node.lease.state == state;
+    });
+  };
+  const NodeState in_charge = route_in(NodeState::kActive)     ? NodeState::kActive
+                              : route_in(NodeState::kDraining) ? NodeState::kDraining
+                                                               : NodeState::kStandby;
+  for (ViewNode& node : nodes) {
+    node.routes = node.routes && node.lease.state == in_charge;
+    node.authority = node.routes && !node.lease.suspect;
+  }
+}
+
 ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope, const Slots& slots) {
   ViewNode node;
   node.lease = std::move(lease);
@@ -38,9 +69,7 @@ ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope, const Slots
   node.weight = WeightOf(node.Label("route_weight"));
   if (record.protocol_major != kProtocolMajor || record.slot_bits != slots.bits()) return node;
   bool active = record.state == NodeState::kActive && !record.suspect;
-  node.routes = record.state == NodeState::kActive && node.Label("route") == "true" &&
-                (route_scope.empty() || node.Label("route_scope") == route_scope);
-  node.authority = active && node.routes;
+  node.routes = KeepsRoutes(node, route_scope);
   node.storage = active && node.Label("storage") == "true" && OffersStorage(record);
   bool serves = record.state == NodeState::kStandby || record.state == NodeState::kActive ||
                 record.state == NodeState::kDraining;
@@ -59,6 +88,7 @@ std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::stri
     if (nodes.size() == kNodesMax) break;
     nodes.push_back(MakeNode(std::move(*lease), route_scope, slots));
   }
+  ChooseAuthorities(nodes);
   return nodes;
 }
 

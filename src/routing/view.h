@@ -6,7 +6,9 @@
 // (and the observer's route_scope where it has one), one per stable_id (the highest epoch),
 // ordered by weighted rendezvous hashing over (slot, stable_id) with label route_weight
 // (Schindelhauer and Schomaker 2005: score = -weight / ln(uniform hash), rendezvous.h); the
-// epoch is not hashed, so an upgraded node keeps its slots. A node of another protocol_major, or
+// epoch is not hashed, so an upgraded node keeps its slots. Where no Active node has those labels,
+// suspect or not, the Draining ones that have them take the place of the Active ones; where there
+// is none of these either, the Standby ones with a segment. A node of another protocol_major, or
 // one that divides the keys into another number of slots, is neither authority nor storage nor
 // readable.
 #pragma once

@@ -1,7 +1,9 @@
 // Draining, evacuation, segments and handover, with several stores in one process.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "mooncake/store.h"
@@ -12,13 +14,14 @@ namespace {
 constexpr uint64_t kMiB = 1 << 20;
 
 std::unique_ptr<Store> Open(const std::string& cluster, const std::string& stable_id,
-                            const std::string& state = "active") {
+                            const std::string& state = "active",
+                            uint64_t segment_bytes = 32 * kMiB) {
   StoreConfig config;
   config.local_hostname = "127.0.0.1";
   config.metadata_url = "memory://" + cluster;
   config.stable_id = stable_id;
   config.initial_state = state;
-  config.global_segment_size = 32 * kMiB;
+  config.global_segment_size = segment_bytes;
   config.routed_writes = true;
   config.request_timeout_ms = 10'000;
   auto store = Store::Open(config);
@@ -87,6 +90,83 @@ TEST(Lifecycle, ADrainingNodeServesReadsAndTakesNoCopies) {
   for (int i = 100; i < 150; ++i) ASSERT_TRUE(b->Put(KeyOf(i), BytesOf(ValueOf(i))).ok());
   EXPECT_EQ(UsedBytes(*a), used);
   ExpectAll(*b, 150);
+}
+
+TEST(Lifecycle, WhereNobodyIsActiveTheDrainingOnesOrThoseThatStandByServeReadsAndRemovals) {
+  for (const std::string state : {"draining", "standby"}) {
+    SCOPED_TRACE(state);
+    std::vector<std::unique_ptr<Store>> owners;
+    for (const char* name : {"a", "b", "c"}) owners.push_back(Open("all-" + state, name));
+    auto reader = Open("all-" + state, "r", "active", 0);
+    Fill(*reader, 150);
+    for (auto& owner : owners) ASSERT_TRUE(owner->SetState(state).ok());
+    ASSERT_TRUE(reader->SetState("active").ok());  // As before, but it looks at the membership.
+    ExpectAll(*reader, 150);
+    ExpectAll(*owners[1], 150);
+    EXPECT_TRUE(reader->Exists(KeyOf(3)).value_or(false));
+    EXPECT_EQ(reader->Get("unknown").code(), ErrorCode::kNotFound);
+    EXPECT_TRUE(reader->Remove(KeyOf(149)).ok());
+    for (Store* writer : {reader.get(), owners[0].get()}) {
+      const Status refused = writer->Put("new", BytesOf(ValueOf(1)));
+      ASSERT_EQ(refused.code(), ErrorCode::kNoSpace);
+      EXPECT_NE(refused.error().context.find("no storage node is active"), std::string::npos)
+          << refused.error().ToString();
+    }
+    // Of a node that comes they learn, and it of their values.
+    auto late = Open("all-" + state, "late", "active", 0);
+    ExpectAll(*late, 149);
+    ASSERT_TRUE(owners[2]->SetState("active").ok());
+    ExpectAll(*reader, 149);
+    for (auto& owner : owners) ASSERT_TRUE(owner->SetState("active").ok());
+    for (int i = 149; i < 200; ++i) ASSERT_TRUE(late->Put(KeyOf(i), BytesOf(ValueOf(i))).ok());
+    ExpectAll(*reader, 200);
+    EXPECT_EQ(reader->Get("new").code(), ErrorCode::kNotFound);
+  }
+}
+
+TEST(Lifecycle, ANewNodeTakesOverFromDrainingOnesAndTheyFromIt) {
+  auto a = Open("all-but-one", "a");
+  auto b = Open("all-but-one", "b");
+  auto reader = Open("all-but-one", "r", "active", 0);
+  Fill(*reader, 100);
+  ASSERT_TRUE(a->SetState("draining").ok());
+  ASSERT_TRUE(b->SetState("draining").ok());
+  auto c = Open("all-but-one", "c");
+  for (int i = 100; i < 120; ++i) ASSERT_TRUE(reader->Put(KeyOf(i), BytesOf(ValueOf(i))).ok());
+  ExpectAll(*reader, 120);
+  ASSERT_TRUE(c->SetState("draining").ok());
+  ASSERT_TRUE(reader->SetState("active").ok());  // As before, but it looks at the membership.
+  ExpectAll(*reader, 120);
+  ASSERT_TRUE(a->SetState("active").ok());
+  ASSERT_TRUE(c->EvacuateOwnedReplicas().ok());
+  c->Close();
+  ExpectAll(*reader, 120);
+}
+
+TEST(Lifecycle, OthersListWhatASegmentHoldsAHeartbeatLater) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://usage";
+  config.lease_ttl_ms = 1'500;
+  config.global_segment_size = 8 * kMiB;
+  config.stable_id = "a";
+  auto a = *Store::Open(config);
+  config.stable_id = "b";
+  auto b = *Store::Open(config);
+  Fill(*a, 30);
+  const auto listed = [&] {
+    uint64_t used = 0;
+    for (const SegmentInfo& info : b->ListSegments(true)) used += info.used_bytes;
+    return used;
+  };
+  for (int i = 0; i < 1'000 && listed() != UsedBytes(*a); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(listed(), UsedBytes(*a));
+  EXPECT_GT(UsedBytes(*a), 0u);
+  a->Close();
+  b->Close();
+  EXPECT_TRUE(b->ListSegments(true).size() <= 1u);  // After that it is not asked.
 }
 
 TEST(Lifecycle, ASegmentIsAddedDrainedAndRetired) {

@@ -93,6 +93,33 @@ TEST(Placement, PreferredOwnersComeBeforeLocalAndUnavailableOnesAreSkipped) {
   });
 }
 
+TEST(Placement, WhereNobodyTakesValuesThatIsSaidRatherThanThatThereIsNoRoom) {
+  Simulated(15, [](TestCluster& cluster) {
+    TestNode& owner = cluster.Start("owner");
+    TestNode& client = cluster.Start("client", 0);
+    NodeConfig config = TestCluster::Config("alone");
+    config.options.routed_writes = false;
+    config.labels["storage"] = "false";
+    TestNode& alone = cluster.Start(config);
+    const auto why = [](TestNode& node) {
+      return NoRoom(node.core(), *node.core().view()).context;
+    };
+    EXPECT_EQ(why(client), "no storage node has room");
+    EXPECT_EQ(why(alone), "this node has no room");
+    ASSERT_TRUE(owner.node().SetState(NodeState::kDraining).ok());
+    ASSERT_TRUE(alone.node().SetState(NodeState::kDraining).ok());
+    cluster.Settle();
+    EXPECT_EQ(why(client), "no storage node is active, and others take no new values");
+    EXPECT_EQ(why(alone), "this node takes no new values: not active");
+    const std::vector<std::string> keys = {"key"};
+    for (TestNode* node : {&client, &alone}) {
+      const Status refused = node->PutAll(keys, 1'000)[0];
+      EXPECT_EQ(refused.code(), ErrorCode::kNoSpace);
+      EXPECT_NE(refused.error().context.find(why(*node)), std::string::npos);
+    }
+  });
+}
+
 TEST(Placement, HardSegmentsAreTheOnlyCandidates) {
   Simulated(5, [](TestCluster& cluster) {
     FourNodes nodes(cluster);

@@ -214,8 +214,9 @@ void Mutate(std::mt19937& random, int population, std::map<std::string, LeaseRec
   std::string name = "n" + std::to_string(random() % static_cast<uint32_t>(population));
   auto [lease, is_new] = leases.try_emplace(name, MakeLease(name));
   if (is_new) return;
-  switch (random() % 5) {
+  switch (random() % 6) {
     case 0: lease->second.suspect = !lease->second.suspect; break;
+    case 3: lease->second.state = static_cast<NodeState>(random() % 3); break;
     case 1: lease->second.labels["route_weight"] = std::to_string(random() % 4); break;
     case 2: ++lease->second.id.epoch; break;
     default: leases.erase(lease);
@@ -233,6 +234,9 @@ TEST(ViewBuilder, StepByStepEqualsFromScratchInRandomHistories) {
       // Mostly one change at a time, now and then a landslide.
       int changes = random() % 8 == 0 ? population / 3 : 1;
       for (int i = 0; i < changes; ++i) Mutate(random, population, leases);
+      if (step % 13 == 0) {  // All drain: they answer then.
+        for (auto& [name, lease] : leases) lease.state = NodeState::kDraining;
+      }
       std::vector<LeaseRecord> list;
       for (const auto& [name, lease] : leases) list.push_back(lease);
       auto stepwise = builder.Build(step, list);

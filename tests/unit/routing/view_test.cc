@@ -88,6 +88,80 @@ TEST(ClusterView, DerivesWhatANodeMayDo) {
   }
 }
 
+constexpr auto kActive = NodeState::kActive;
+constexpr auto kDraining = NodeState::kDraining;
+constexpr auto kStandby = NodeState::kStandby;
+constexpr auto kSealed = NodeState::kSealed;
+constexpr auto kOffline = NodeState::kOffline;
+
+// The states of nodes "a", "b" and so on, and who answers for slots.
+struct ChargeCase {
+  const char* what;
+  std::vector<NodeState> states;
+  std::string authorities;
+  std::function<void(std::vector<LeaseRecord>&)> change = [](std::vector<LeaseRecord>&) {};
+};
+
+TEST(ClusterView, DrainingNodesAnswerWhereNoActiveOneKeepsRoutesAndStandbyOnesAfterThem) {
+  const auto a_is_suspect = [](std::vector<LeaseRecord>& leases) { leases[0].suspect = true; };
+  const auto a_routes_not = [](std::vector<LeaseRecord>& leases) {
+    leases[0].labels["route"] = "false";
+  };
+  const auto a_has_no_segment = [](std::vector<LeaseRecord>& leases) {
+    leases[0].segments.clear();
+  };
+  const std::vector<ChargeCase> cases = {
+      {"one is active", {kDraining, kActive, kStandby}, "b"},
+      {"none is active", {kDraining, kStandby, kDraining, kOffline}, "ac"},
+      {"all stand by", {kStandby, kStandby, kSealed}, "ab"},
+      {"none can", {kSealed, kOffline}, ""},
+      {"the active one keeps no routes", {kActive, kDraining}, "b", a_routes_not},
+      {"the draining one keeps no routes", {kDraining, kStandby}, "b", a_routes_not},
+      {"draining, no segment", {kDraining, kDraining}, "ab", a_has_no_segment},
+      {"standby, no segment", {kStandby, kStandby}, "b", a_has_no_segment},
+      // What only the suspect one knows of must not be missed as long as it may live.
+      {"the active one is suspect", {kActive, kDraining}, "", a_is_suspect},
+      {"a draining one is suspect", {kDraining, kDraining, kStandby}, "b", a_is_suspect},
+      {"the only draining one is suspect", {kDraining, kStandby}, "", a_is_suspect},
+      {"the active one is of another major",
+       {kActive, kDraining},
+       "b",
+       [](std::vector<LeaseRecord>& leases) { leases[0].protocol_major = 2; }},
+  };
+  for (const ChargeCase& c : cases) {
+    std::vector<LeaseRecord> leases;
+    for (size_t i = 0; i < c.states.size(); ++i) {
+      leases.push_back(MakeLease(std::string(1, static_cast<char>('a' + i))));
+      leases.back().state = c.states[i];
+    }
+    c.change(leases);
+    const auto view = BuildView(leases);
+    std::string authorities;
+    for (const ViewNode& node : view->nodes()) {
+      if (node.authority) authorities += node.lease.id.stable_id;
+      EXPECT_EQ(node.storage, node.lease.state == kActive && !node.lease.suspect &&
+                                  node.lease.protocol_major == 1)
+          << c.what;
+    }
+    EXPECT_EQ(authorities, c.authorities) << c.what;
+    std::set<std::string> ranked;
+    for (NodeIndex node : view->Ranks(9)) ranked.insert(view->node(node).lease.id.stable_id);
+    std::string in_order;
+    for (const std::string& name : ranked) in_order += name;
+    EXPECT_EQ(in_order, c.authorities) << c.what;
+  }
+}
+
+TEST(ClusterView, OfTwoDrainingNodesOfANameTheHigherEpochAnswers) {
+  auto leases = std::vector<LeaseRecord>{MakeLease("a", 1), MakeLease("a", 2), MakeLease("b")};
+  for (LeaseRecord& lease : leases) lease.state = kDraining;
+  const auto view = BuildView(leases);
+  EXPECT_FALSE(view->node(view->Find({"a", 1})).authority);
+  EXPECT_TRUE(view->node(view->Find({"a", 1})).routes);
+  EXPECT_TRUE(view->node(view->Find({"a", 2})).authority);
+  EXPECT_EQ(view->Ranks(3).size(), 2u);
+}
+
 TEST(ClusterView, HasAtMostSoManyNodes) {
   auto leases = MakeLeases(static_cast<int>(kNodesMax) + 5);
   for (LeaseRecord& lease : leases) lease.labels["route"] = "false";
