@@ -73,29 +73,39 @@ bool WrongType(const Where& where, const char* expected, PyObject* got) {
   return false;
 }
 
-bool KeyFrom(PyObject* object, const Where& where, std::string_view* key) {
+bool StrFrom(PyObject* object, const Where& where, std::string_view* text) {
   if (!PyUnicode_Check(object)) return WrongType(where, "str", object);
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-  if (data == nullptr) return false;  // Not encodable: UnicodeEncodeError, a ValueError.
-  if (size == 0 || static_cast<size_t>(size) > kKeySizeMax) {
-    RaiseValue("%s must be 1 to %zu bytes long in UTF-8, got %zd", Describe(where).c_str(),
-               kKeySizeMax, size);
+  if (data == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) return false;
+    PyErr_Clear();
+    RaiseValue("%s is %.200A; allowed: text that can be written as UTF-8", Describe(where).c_str(),
+               object);
     return false;
   }
-  *key = {data, static_cast<size_t>(size)};
+  *text = {data, static_cast<size_t>(size)};
   return true;
+}
+
+bool KeyFrom(PyObject* object, const Where& where, std::string_view* key) {
+  if (!StrFrom(object, where, key)) return false;
+  if (!key->empty() && key->size() <= kKeySizeMax) return true;
+  RaiseValue("%s must be 1 to %zu bytes long in UTF-8, got %zu", Describe(where).c_str(),
+             kKeySizeMax, key->size());
+  return false;
 }
 
 bool TextFrom(PyObject* object, const Where& where, std::string_view* text) {
   *text = {};
-  if (object == nullptr || object == Py_None) return true;
-  if (!PyUnicode_Check(object)) return WrongType(where, "str", object);
-  Py_ssize_t size = 0;
-  const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-  if (data == nullptr) return false;
-  *text = {data, static_cast<size_t>(size)};
-  return true;
+  return object == nullptr || object == Py_None || StrFrom(object, where, text);
+}
+
+bool NameFrom(PyObject* object, const Where& where, std::string_view* name) {
+  if (!StrFrom(object, where, name)) return false;
+  if (name->find('\0') == std::string_view::npos) return true;
+  RaiseValue("%s is %.200A; allowed: text without NUL", Describe(where).c_str(), object);
+  return false;
 }
 
 bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value) {

@@ -41,7 +41,7 @@ bool SegmentName(const Signature<1>& signature, const CallArgs& args, std::strin
   std::array<PyObject*, 1> given;
   std::string_view text;
   if (!ParseArgs(signature, args, given) ||
-      !TextFrom(given[0], {signature.method, "segment_name"}, &text)) {
+      !NameFrom(given[0], {signature.method, "segment_name"}, &text)) {
     return false;
   }
   *name = std::string(text);

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from support import MIB
 
 LONGEST = "k" * (64 * 1024)
+
 
 # Methods whose first argument is a key, with arguments that would be right after it.
 KEY_METHODS: list[tuple[str, tuple[Any, ...]]] = [
@@ -51,7 +53,7 @@ def test_keys_are_checked(
         with pytest.raises(TypeError, match=rf"{name}.*key.*str"):
             method(bad, *rest)
     for bad in ("", LONGEST + "k", "\ud800"):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=f"{name}.*key "):
             method(bad, *rest)
     with pytest.raises(TypeError):
         method()
@@ -59,6 +61,8 @@ def test_keys_are_checked(
         method("k", *rest, surprise=1)
     with pytest.raises(TypeError, match="tenant"):
         method("k", *rest, tenant=1)
+    with pytest.raises(ValueError, match=f"{name}: tenant is "):
+        method("k", *rest, tenant="\ud800")
 
 
 @pytest.mark.parametrize(("name", "rest"), LIST_METHODS)
@@ -71,7 +75,7 @@ def test_lists_of_keys_are_checked(
             method(bad, *rest)
     with pytest.raises(TypeError, match=r"keys\[0\].*str"):
         method([1], *rest)
-    for bad in ("", LONGEST + "k"):
+    for bad in ("", LONGEST + "k", "\ud800"):
         with pytest.raises(ValueError, match=r"keys\[0\]"):
             method([bad], *rest)
     with pytest.raises(TypeError, match="tenant"):
@@ -200,6 +204,42 @@ def test_registration_is_checked(store: MooncakeDistributedStore) -> None:
         store.unregister_buffer(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size"):
         store.local_buffer_pool_try_acquire(-1)
+
+
+@pytest.mark.parametrize("name", ["drain_segment", "retire_segment"])
+def test_names_of_segments_are_checked(store: MooncakeDistributedStore, name: str) -> None:
+    method = getattr(store, name)
+    for bad in (None, 1, b"x", ["x"]):
+        with pytest.raises(TypeError, match=f"{name}: segment_name must be str, got "):
+            method(bad)
+    for bad in ("\ud800", "a\0b"):
+        with pytest.raises(ValueError, match=f"{name}: segment_name is '.*'; allowed: text") as e:
+            method(bad)
+        assert repr(bad) in str(e.value)
+    with pytest.raises(KeyError, match="segment 'nope'"):
+        method("nope")
+
+
+@pytest.mark.parametrize("name", ["set_tenant_policy", "get_tenant_policy", "delete_tenant_policy"])
+def test_names_of_tenants_are_checked(store: MooncakeDistributedStore, name: str) -> None:
+    for bad in (None, 1, b"t"):
+        with pytest.raises(TypeError, match=f"{name}: tenant must be str, got "):
+            getattr(store, name)(bad)
+    with pytest.raises(ValueError, match=f"{name}: tenant is "):
+        getattr(store, name)("\ud800")
+
+
+def test_a_message_shows_what_it_can_of_any_key(open_store: Any, sqlite_url: str) -> None:
+    leaver = open_store(sqlite_url, stable_id="leaver")
+    open_store(sqlite_url, stable_id="small", global_segment_size=MIB)
+    key = "x\0" + "ab" * 10 + "clé" * 100  # Cut within a character.
+    for odd in (key, "y" + key):
+        assert leaver.upsert(odd, b"v" * (2 * MIB)) == 0
+        with pytest.raises(RuntimeError, match="1 objects of .* remain") as raised:
+            leaver.evacuate_owned_replicas()
+        assert odd[:60] in str(raised.value)
+        assert leaver.activate() == 0
+        assert leaver.remove(odd) == 0
 
 
 def test_odd_keys_round_trip(store: MooncakeDistributedStore) -> None:
