@@ -3,6 +3,7 @@
 #include <string>
 
 #include "errors.h"
+#include "mooncake/config.h"
 #include "mooncake/store.h"
 
 namespace mooncake::python {
@@ -73,32 +74,43 @@ bool WrongType(const Where& where, const char* expected, PyObject* got) {
   return false;
 }
 
-bool KeyFrom(PyObject* object, const Where& where, std::string_view* key) {
+bool StrFrom(PyObject* object, const Where& where, std::string_view* text) {
   if (!PyUnicode_Check(object)) return WrongType(where, "str", object);
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-  if (data == nullptr) return false;  // Not encodable: UnicodeEncodeError, a ValueError.
-  if (size == 0 || static_cast<size_t>(size) > kKeySizeMax) {
-    RaiseValue("%s must be 1 to %zu bytes long in UTF-8, got %zd", Describe(where).c_str(),
-               kKeySizeMax, size);
+  if (data == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) return false;
+    PyErr_Clear();
+    RaiseValue("%s is %.200A; allowed: text that can be written as UTF-8", Describe(where).c_str(),
+               object);
     return false;
   }
-  *key = {data, static_cast<size_t>(size)};
-  return true;
-}
-
-bool TextFrom(PyObject* object, const Where& where, std::string_view* text) {
-  *text = {};
-  if (object == nullptr || object == Py_None) return true;
-  if (!PyUnicode_Check(object)) return WrongType(where, "str", object);
-  Py_ssize_t size = 0;
-  const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-  if (data == nullptr) return false;
   *text = {data, static_cast<size_t>(size)};
   return true;
 }
 
-bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value) {
+bool KeyFrom(PyObject* object, const Where& where, std::string_view* key) {
+  if (!StrFrom(object, where, key)) return false;
+  if (!key->empty() && key->size() <= kKeySizeMax) return true;
+  RaiseValue("%s must be 1 to %zu bytes long in UTF-8, got %zu", Describe(where).c_str(),
+             kKeySizeMax, key->size());
+  return false;
+}
+
+bool TextFrom(PyObject* object, const Where& where, std::string_view* text) {
+  *text = {};
+  return object == nullptr || object == Py_None || StrFrom(object, where, text);
+}
+
+bool NameFrom(PyObject* object, const Where& where, std::string_view* name) {
+  if (!StrFrom(object, where, name)) return false;
+  if (name->find('\0') == std::string_view::npos) return true;
+  RaiseValue("%s is %.200A; allowed: text without NUL", Describe(where).c_str(), object);
+  return false;
+}
+
+bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value, uint64_t min,
+                  uint64_t max) {
   Ref index;
   if (!PyLong_CheckExact(object)) {
     if (PyBool_Check(object) || !PyIndex_Check(object)) return WrongType(where, "int", object);
@@ -107,16 +119,48 @@ bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value) {
     object = index.get();
   }
   *value = PyLong_AsUnsignedLongLong(object);
-  if (*value != UINT64_MAX || PyErr_Occurred() == nullptr) return true;
+  const bool overflows = *value == UINT64_MAX && PyErr_Occurred() != nullptr;
+  if (!overflows && *value >= min && *value <= max) return true;
   PyErr_Clear();
-  RaiseValue("%s must be from 0 to 2**64 - 1, got %S", Describe(where).c_str(), object);
+  const std::string most = max == UINT64_MAX ? "2**64 - 1" : std::to_string(max);
+  RaiseValue("%s must be from %llu to %s, got %S", Describe(where).c_str(),
+             static_cast<unsigned long long>(min), most.c_str(), object);
   return false;
+}
+
+bool SizeFrom(PyObject* object, const Where& where, uint64_t* bytes) {
+  if (!PyUnicode_Check(object)) {
+    return PyIndex_Check(object) && !PyBool_Check(object)
+               ? UnsignedFrom(object, where, bytes)
+               : WrongType(where, "int, or str such as \"16MB\"", object);
+  }
+  std::string_view text;
+  if (!NameFrom(object, where, &text)) return false;
+  const Result<uint64_t> parsed = ParseSize(Describe(where), text);
+  if (!parsed) {
+    Raise(parsed.error());
+    return false;
+  }
+  *bytes = *parsed;
+  return true;
 }
 
 bool FlagFrom(PyObject* object, bool* flag) {
   const int truth = object == nullptr ? 0 : OrPark([object] { return PyObject_IsTrue(object); });
   *flag = truth > 0;
   return truth >= 0;
+}
+
+bool BoolFrom(PyObject* object, const Where& where, bool* flag) {
+  constexpr std::string_view kNumPy = "numpy.bool";  // "numpy.bool_" before NumPy 2.
+  if (PyBool_Check(object) || std::string_view(Py_TYPE(object)->tp_name).starts_with(kNumPy)) {
+    return FlagFrom(object, flag);
+  }
+  if (!PyIndex_Check(object)) return WrongType(where, "bool", object);
+  uint64_t number = 0;
+  if (!UnsignedFrom(object, where, &number, 0, 1)) return false;
+  *flag = number == 1;
+  return true;
 }
 
 Ref TupleFrom(PyObject* object, const Where& where) {

@@ -69,14 +69,24 @@ std::string Describe(const Where& where);
 // TypeError: "<where> must be <expected>, got <type of got>". Always false.
 bool WrongType(const Where& where, const char* expected, PyObject* got);
 
-// A key: str, not empty, at most kKeySizeMax bytes in UTF-8. The view lives as long as the str.
+// A str that UTF-8 can hold; None is none. The view lives as long as the str. Every text of a
+// caller comes through here.
+bool StrFrom(PyObject* object, const Where& where, std::string_view* text);
+// A key: not empty, at most kKeySizeMax bytes in UTF-8.
 bool KeyFrom(PyObject* object, const Where& where, std::string_view* key);
 // A str, or nullptr and None for the empty text.
 bool TextFrom(PyObject* object, const Where& where, std::string_view* text);
-// An int (or anything with __index__, but no bool) from 0 to 2**64 - 1.
-bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value);
+// A str without NUL: what has such a name can be named in a message and in the metadata service.
+bool NameFrom(PyObject* object, const Where& where, std::string_view* name);
+// An int (or anything with __index__, but no bool) from `min` to `max`.
+bool UnsignedFrom(PyObject* object, const Where& where, uint64_t* value, uint64_t min = 0,
+                  uint64_t max = UINT64_MAX);
+// Bytes: such an int, or a text as `setup` takes it ("16MB").
+bool SizeFrom(PyObject* object, const Where& where, uint64_t* bytes);
 // True and False by Python's rules; absent: false.
 bool FlagFrom(PyObject* object, bool* flag);
+// A bool of Python or NumPy, or an int that is 0 or 1: a text such as "false" is a mistake.
+bool BoolFrom(PyObject* object, const Where& where, bool* flag);
 
 // The items as a tuple of its own, so that another thread cannot change them during the call.
 // Takes any iterable but str and bytes-like objects.

@@ -27,7 +27,12 @@ PyObject* Raise(const Error& error) {
   if (PyErr_Occurred() != nullptr) return nullptr;
   const bool says_it_all = error.code == ErrorCode::kInvalidArgument;
   const std::string text = says_it_all ? error.context : error.ToString();
-  PyErr_SetString(TypeOf(error.code), text.c_str());
+  // A key in it may have any byte, also NUL, and be cut within a character.
+  PyObject* message =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (message == nullptr) return nullptr;
+  PyErr_SetObject(TypeOf(error.code), message);
+  Py_DECREF(message);
   return nullptr;
 }
 

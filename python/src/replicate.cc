@@ -38,23 +38,17 @@ bool Attribute(PyObject* object, const char* name, Ref* value) {
   return true;
 }
 
-bool FlagAttribute(PyObject* config, const char* name, bool* flag) {
+bool FlagAttribute(PyObject* config, const Where& where, bool* flag) {
   Ref value;
-  if (!Attribute(config, name, &value)) return false;
-  return !value || FlagFrom(value.get(), flag);
+  if (!Attribute(config, where.name, &value)) return false;
+  return !value || BoolFrom(value.get(), where, flag);
 }
 
 bool ReplicasFrom(const Where& where, PyObject* config, uint32_t* replicas) {
   Ref value;
   uint64_t count = 1;
   if (!Attribute(config, where.name, &value)) return false;
-  if (value && !UnsignedFrom(value.get(), where, &count)) return false;
-  if (count < 1 || count > kReplicasMax) {
-    RaiseValue("%s must be from 1 to %llu, got %llu", Describe(where).c_str(),
-               static_cast<unsigned long long>(kReplicasMax),
-               static_cast<unsigned long long>(count));
-    return false;
-  }
+  if (value && !UnsignedFrom(value.get(), where, &count, 1, kReplicasMax)) return false;
   *replicas = static_cast<uint32_t>(count);
   return true;
 }
@@ -73,7 +67,7 @@ bool Names(const Where& singular, const Where& plural, PyObject* config,
     if (!tuple) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); ++i) {
       const Where here{plural.method, plural.name, i};
-      if (!TextFrom(PyTuple_GET_ITEM(tuple.get(), i), here, &text)) return false;
+      if (!StrFrom(PyTuple_GET_ITEM(tuple.get(), i), here, &text)) return false;
       names->emplace_back(text);
     }
   }
@@ -101,9 +95,10 @@ bool PutSettings::ParseConfig(const char* method, PyObject* config) {
              &to.preferred_segments) ||
       !Names({method, "preferred_storage_owner"}, {method, "preferred_storage_owners"}, config,
              &to.preferred_storage_owners) ||
-      !FlagAttribute(config, "prefer_local", &to.prefer_local) ||
-      !FlagAttribute(config, "with_soft_pin", &to.with_soft_pin) ||
-      !FlagAttribute(config, "prefer_alloc_in_same_node", &to.prefer_alloc_in_same_node)) {
+      !FlagAttribute(config, {method, "prefer_local"}, &to.prefer_local) ||
+      !FlagAttribute(config, {method, "with_soft_pin"}, &to.with_soft_pin) ||
+      !FlagAttribute(config, {method, "prefer_alloc_in_same_node"},
+                     &to.prefer_alloc_in_same_node)) {
     return false;
   }
   options.replicate = &replicate_;

@@ -16,7 +16,7 @@ PyObject* ExpandLocalMemory(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 1> given;
   uint64_t bytes = 0;
   if (!ParseArgs(kExpand, args, given) ||
-      !UnsignedFrom(given[0], {kExpand.method, "storage_bytes"}, &bytes)) {
+      !SizeFrom(given[0], {kExpand.method, "storage_bytes"}, &bytes)) {
     return nullptr;
   }
   const Call call(self, kExpand.method);
@@ -41,7 +41,7 @@ bool SegmentName(const Signature<1>& signature, const CallArgs& args, std::strin
   std::array<PyObject*, 1> given;
   std::string_view text;
   if (!ParseArgs(signature, args, given) ||
-      !TextFrom(given[0], {signature.method, "segment_name"}, &text)) {
+      !NameFrom(given[0], {signature.method, "segment_name"}, &text)) {
     return false;
   }
   *name = std::string(text);
@@ -125,8 +125,8 @@ const PyMethodDef kMethods[] = {
     Method<ExpandLocalMemory>(
         "expand_local_memory",
         "expand_local_memory($self, storage_bytes)\n--\n\n"
-        "Offer another segment of that many bytes. Returns it as list_segments() does.\n"
-        "RuntimeError: the memory cannot be had."
+        "Offer another segment of that many bytes: an int, or a text such as \"64MB\", at least\n"
+        "4096. Returns it as list_segments() does. RuntimeError: the memory cannot be had."
         "\n\nExample:\n"
         "    >>> segment = store.expand_local_memory(64 << 20)\n"),
     Method<DrainSegment>(

@@ -43,8 +43,10 @@ bool AppendRow(const char* method, Py_ssize_t index, PyObject* ptrs, PyObject* s
   const Where sizes_here{method, "sizes", index};
   const Ref ptrs_row = TupleFrom(ptrs, ptrs_here);
   const Ref sizes_row = ptrs_row ? TupleFrom(sizes, sizes_here) : Ref();
-  if (!sizes_row || !SameLength(method, Describe(ptrs_here).c_str(), ptrs_row.get(),
-                                Describe(sizes_here).c_str(), sizes_row.get())) {
+  if (!sizes_row) return false;
+  const std::string row = "[" + std::to_string(index) + "]";
+  if (!SameLength(method, ("ptrs" + row).c_str(), ptrs_row.get(), ("sizes" + row).c_str(),
+                  sizes_row.get())) {
     return false;
   }
   batch->rows.push_back(

@@ -85,14 +85,9 @@ bool TextsFrom(PyObject* dict, const Where& where, std::map<std::string, std::st
   while (PyDict_Next(dict, &at, &name, &value) != 0) {
     std::string_view name_text;
     std::string_view value_text;
-    if (!TextFrom(name, where, &name_text)) return false;
-    if (!TextFrom(value, where, &value_text)) {
-      if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) return false;
-      PyErr_Clear();
-      RaiseValue("%s: %U is %A; allowed: text that can be written as UTF-8", where.method, name,
-                 value);
-      return false;
-    }
+    if (!NameFrom(name, where, &name_text)) return false;
+    // The name's bytes end with a NUL, as all that Python has for a str do.
+    if (!NameFrom(value, {where.method, name_text.data()}, &value_text)) return false;
     texts->emplace(name_text, value_text);
   }
   return true;

@@ -30,7 +30,7 @@ PyObject* SetTenantPolicy(PyObject* self, const CallArgs& args) {
   std::string_view tenant;
   TenantPolicy policy;
   std::optional<uint64_t> expected;
-  if (!ParseArgs(kSet, args, given) || !TextFrom(given[0], {kSet.method, "tenant"}, &tenant) ||
+  if (!ParseArgs(kSet, args, given) || !StrFrom(given[0], {kSet.method, "tenant"}, &tenant) ||
       !OptionalFrom(given[1], {kSet.method, "max_bytes"}, &policy.max_bytes) ||
       !OptionalFrom(given[2], {kSet.method, "max_objects"}, &policy.max_objects) ||
       !FlagFrom(given[3], &policy.evict_within_tenant) ||
@@ -58,7 +58,7 @@ Ref LimitObject(const std::optional<uint64_t>& limit) {
 PyObject* GetTenantPolicy(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 1> given;
   std::string_view tenant;
-  if (!ParseArgs(kGet, args, given) || !TextFrom(given[0], {kGet.method, "tenant"}, &tenant)) {
+  if (!ParseArgs(kGet, args, given) || !StrFrom(given[0], {kGet.method, "tenant"}, &tenant)) {
     return nullptr;
   }
   const Call call(self, kGet.method);
@@ -86,8 +86,7 @@ PyObject* DeleteTenantPolicy(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 2> given;
   std::string_view tenant;
   std::optional<uint64_t> expected;
-  if (!ParseArgs(kDelete, args, given) ||
-      !TextFrom(given[0], {kDelete.method, "tenant"}, &tenant) ||
+  if (!ParseArgs(kDelete, args, given) || !StrFrom(given[0], {kDelete.method, "tenant"}, &tenant) ||
       !OptionalFrom(given[1], {kDelete.method, "expected_version"}, &expected)) {
     return nullptr;
   }

@@ -144,6 +144,14 @@ Error AskedBy(std::string_view setting, uint64_t size, const Error& error) {
   return named;
 }
 
+// A metadata service that cannot be used, with the setting that names it.
+Error OfMetadataUrl(const Error& error) {
+  Error named = error;
+  const bool said = error.context.find("metadata_url") != std::string::npos;
+  if (error.code == ErrorCode::kMetadata && !said) named.context = "metadata_url: " + error.context;
+  return named;
+}
+
 Status OpenPool(const StoreConfig& config, uint64_t hugepage_bytes, client::StoreParts& parts) {
   if (config.local_buffer_size == 0) return Ok();
   auto pool = client::LocalPool::Open(config.local_buffer_size, hugepage_bytes);
@@ -195,9 +203,10 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   MC_TRY(node_config.initial_state, metadata::ParseNodeState(config.initial_state));
   node_config.succeeds = node_config.initial_state == NodeState::kStandby;
   if (options.activated_later) node_config.initial_state = NodeState::kStandby;
-  MC_TRY(auto metadata, OpenMetadata(config, *parts.runtime));
+  auto metadata = OpenMetadata(config, *parts.runtime);
+  if (!metadata) return OfMetadataUrl(metadata.error());
   parts.metadata = std::make_unique<metadata::MeteredMetadata>(
-      std::move(metadata), config.metadata_url.substr(0, config.metadata_url.find(':')),
+      *std::move(metadata), config.metadata_url.substr(0, config.metadata_url.find(':')),
       *parts.runtime, *parts.metrics);
   transfer::TcpOptions tcp;
   tcp.stall_ms = config.transfer_stall_timeout_ms;
@@ -206,8 +215,10 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
       std::make_unique<transfer::TcpTransport>(*parts.runtime, tcp, parts.metrics.get());
   MC_RETURN_IF_ERROR(OpenPool(config, node_config.hugepage_bytes, parts));
   MC_RETURN_IF_ERROR(OpenHotCache(config, parts));
-  MC_TRY(parts.node, node::Node::Start(node_config, {*parts.runtime, *parts.metadata,
-                                                     *parts.transport, *parts.metrics}));
+  auto node = node::Node::Start(
+      node_config, {*parts.runtime, *parts.metadata, *parts.transport, *parts.metrics});
+  if (!node) return OfMetadataUrl(node.error());
+  parts.node = *std::move(node);
   auto store = std::make_unique<LocalStore>(config, std::move(parts));
   ServeMetricsFrom(config);
   return store;

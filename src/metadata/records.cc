@@ -335,11 +335,12 @@ Status CheckLease(const LeaseRecord& record, uint64_t ttl_ms) {
   MC_RETURN_IF_ERROR(CheckText("endpoint", record.endpoint, kTextBytesMax));
   MC_RETURN_IF_ERROR(CheckText("host", record.host, kTextBytesMax));
   for (const auto& [name, value] : record.labels) {
-    MC_RETURN_IF_ERROR(CheckText("a label's name", name, kTextBytesMax));
-    MC_RETURN_IF_ERROR(CheckText(fmt::format("label {}", name), value, kTextBytesMax));
+    MC_RETURN_IF_ERROR(CheckText("a name in labels", name, kTextBytesMax));
+    MC_RETURN_IF_ERROR(
+        CheckText(fmt::format("the value of '{}' in labels", name), value, kTextBytesMax));
   }
   for (const SegmentRecord& segment : record.segments) {
-    MC_RETURN_IF_ERROR(CheckText("a segment's name", segment.name, kTextBytesMax));
+    MC_RETURN_IF_ERROR(CheckText("local_segment_name", segment.name, kTextBytesMax));
   }
   if (record.labels.size() > kLabelsMax || record.segments.size() > kSegmentsMax) {
     return InvalidArgument(fmt::format("{} labels and {} segments; at most {} and {} are allowed",

@@ -132,7 +132,9 @@ class Evacuation {
       if (place != own) relocation->keep.push_back(place);
     }
     AddTargets(ref, relocation);
-    return true;
+    if (!relocation->targets.empty() || !relocation->keep.empty()) return true;
+    result_.last_error = NoSpace("no other storage node is active");
+    return false;
   }
 
   void AddTargets(const KeyRef& ref, Relocation* relocation) {

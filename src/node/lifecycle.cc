@@ -54,18 +54,24 @@ Result<SegmentStats> Node::FindSegment(const std::string& name) const {
 Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
   if (bytes < kSegmentSizeMin) {
     return InvalidArgument(
-        fmt::format("storage_bytes {}: expected at least {}", bytes, kSegmentSizeMin));
+        fmt::format("storage_bytes is {}; allowed: at least {}", bytes, kSegmentSizeMin));
   }
-  MC_TRY(MappedMemory memory, config_.shared_segments
-                                  ? MappedMemory::MapShared(bytes, config_.hugepage_bytes, true)
-                                  : MappedMemory::Map(bytes, config_.hugepage_bytes));
+  auto memory = config_.shared_segments
+                    ? MappedMemory::MapShared(bytes, config_.hugepage_bytes, true)
+                    : MappedMemory::Map(bytes, config_.hugepage_bytes);
+  if (!memory) {
+    return Error{memory.code(),
+                 fmt::format("storage_bytes is {}; allowed: at least {}, and no more than this "
+                             "machine can give: {}",
+                             bytes, kSegmentSizeMin, memory.error().context)};
+  }
   uint32_t index = 0;
   {
     base::MutexLock lock(segments_mu_);
     const size_t count = extents_.Stats().size();
     const std::string name =
         count == 0 ? config_.segment_name : fmt::format("{}-ext-{}", config_.segment_name, count);
-    index = extents_.AddSegment(name, std::move(memory));
+    index = extents_.AddSegment(name, *std::move(memory));
   }
   MC_RETURN_IF_ERROR(PublishSegments());
   return extents_.Stats()[index];

@@ -100,6 +100,10 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
     if (!written_somewhere || !HardOnesHold(copies)) {
       GiveBack(i);
       Error error = last_error_;
+      if (error.code == ErrorCode::kNoSpace) {
+        const Error inactive = InactiveChoice(core_, *rounds_.view(), copies.placement);
+        if (inactive.code != ErrorCode::kOk) error = inactive;
+      }
       error.context = fmt::format("{}: {} bytes: {}", items_[i].ref.key.substr(0, 128),
                                   items_[i].size, error.context);
       if (error.code == ErrorCode::kNoSpace && !FitsAnywhere(i)) {

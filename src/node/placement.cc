@@ -6,6 +6,8 @@
 #include <set>
 #include <string_view>
 
+#include "metadata/records.h"
+
 namespace mooncake::node {
 
 namespace {
@@ -148,6 +150,23 @@ void PlaceOwn(Core& core, const routing::ClusterView& view, const ReplicateConfi
   placement->candidates = chooser.Take();
 }
 
+// Of a candidate, which is no better than its segment.
+NodeState StateOf(Core& core, const routing::ClusterView& view, const Candidate& candidate) {
+  const bool own = candidate.node == routing::kNoNode;
+  const NodeState node = own ? core.membership.state() : view.node(candidate.node).lease.state;
+  if (node != NodeState::kActive || candidate.segment.empty()) return node;
+  if (own) {
+    for (const SegmentStats& segment : core.extents.Stats()) {
+      if (segment.name == candidate.segment) return segment.state;
+    }
+    return node;
+  }
+  for (const SegmentRecord& segment : view.node(candidate.node).lease.segments) {
+    if (segment.name == candidate.segment) return segment.state;
+  }
+  return node;
+}
+
 }  // namespace
 
 std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node) {
@@ -207,6 +226,19 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   }
   placement.candidates = chooser.Take();
   return placement;
+}
+
+Error InactiveChoice(Core& core, const routing::ClusterView& view, const Placement& placement) {
+  for (uint32_t c = 0; c < placement.hard; ++c) {
+    const Candidate& candidate = placement.candidates[c];
+    const NodeState state = StateOf(core, view, candidate);
+    if (state == NodeState::kActive) continue;
+    const std::string segment =
+        candidate.segment.empty() ? "of this node" : fmt::format("'{}'", candidate.segment);
+    return NoSpace(fmt::format("the preferred_segment {} is {}: it takes no new values", segment,
+                               metadata::NodeStateName(state)));
+  }
+  return {};
 }
 
 }  // namespace mooncake::node

@@ -36,4 +36,8 @@ Error NoRoom(Core& core, const routing::ClusterView& view);
 // Where a candidate's copies fail together: the label `host`, else the machine.
 std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node);
 
+// kNoSpace: why a hard preference of a value that was not stored got no copy, where that is because
+// it takes no new values, whatever room it has. Else kOk.
+Error InactiveChoice(Core& core, const routing::ClusterView& view, const Placement& placement);
+
 }  // namespace mooncake::node

@@ -5,10 +5,17 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
 import pytest
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from support import MIB
 
 LONGEST = "k" * (64 * 1024)
+
+
+def config_of(**attributes: Any) -> ReplicateConfig:
+    return ReplicateConfig(**attributes)
+
 
 # Methods whose first argument is a key, with arguments that would be right after it.
 KEY_METHODS: list[tuple[str, tuple[Any, ...]]] = [
@@ -51,7 +58,7 @@ def test_keys_are_checked(
         with pytest.raises(TypeError, match=rf"{name}.*key.*str"):
             method(bad, *rest)
     for bad in ("", LONGEST + "k", "\ud800"):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=f"{name}.*key "):
             method(bad, *rest)
     with pytest.raises(TypeError):
         method()
@@ -59,6 +66,8 @@ def test_keys_are_checked(
         method("k", *rest, surprise=1)
     with pytest.raises(TypeError, match="tenant"):
         method("k", *rest, tenant=1)
+    with pytest.raises(ValueError, match=f"{name}: tenant is "):
+        method("k", *rest, tenant="\ud800")
 
 
 @pytest.mark.parametrize(("name", "rest"), LIST_METHODS)
@@ -71,7 +80,7 @@ def test_lists_of_keys_are_checked(
             method(bad, *rest)
     with pytest.raises(TypeError, match=r"keys\[0\].*str"):
         method([1], *rest)
-    for bad in ("", LONGEST + "k"):
+    for bad in ("", LONGEST + "k", "\ud800"):
         with pytest.raises(ValueError, match=r"keys\[0\]"):
             method([bad], *rest)
     with pytest.raises(TypeError, match="tenant"):
@@ -115,6 +124,33 @@ def test_config_is_checked(store: MooncakeDistributedStore, name: str) -> None:
             method(*rest[name], config=config)
 
 
+def test_a_number_of_copies_out_of_range_is_told_the_range(store: MooncakeDistributedStore) -> None:
+    for bad in (-1, 0, 65, 1 << 70):
+        with pytest.raises(ValueError, match=rf"replica_num must be from 1 to 64, got {bad}$"):
+            store.put("k", b"v", ReplicateConfig(replica_num=bad))
+
+
+@pytest.mark.parametrize("flag", ["prefer_local", "with_soft_pin", "prefer_alloc_in_same_node"])
+def test_flags_are_true_or_false(store: MooncakeDistributedStore, flag: str) -> None:
+    for good in (True, False, 0, 1, np.True_, np.False_, None):
+        assert store.upsert("k", b"v", config_of(**{flag: good})) == 0
+    for bad in ("false", "no", "", b"", 1.0, [], [1]):
+        with pytest.raises(TypeError, match=f"put: {flag} must be bool, got "):
+            store.put("k", b"v", config_of(**{flag: bad}))
+    for number in (2, -1):
+        with pytest.raises(ValueError, match=f"{flag} must be from 0 to 1, got {number}"):
+            store.put("k", b"v", config_of(**{flag: number}))
+
+
+@pytest.mark.parametrize("names", ["preferred_segments", "preferred_storage_owners"])
+def test_lists_of_preferences_hold_texts(store: MooncakeDistributedStore, names: str) -> None:
+    for bad in (None, 5, b"x", ["x"]):
+        with pytest.raises(TypeError, match=rf"put: {names}\[1\] must be str, got "):
+            store.put("k", b"v", config_of(**{names: ["x", bad]}))
+    with pytest.raises(ValueError, match=rf"put: {names}\[0\] is '\\ud800'; allowed"):
+        store.put("k", b"v", config_of(**{names: ["\ud800"]}))
+
+
 @pytest.mark.parametrize("name", ["put_from", "get_into", "upsert_from"])
 def test_pointers_and_sizes_are_checked(store: MooncakeDistributedStore, name: str) -> None:
     method = getattr(store, name)
@@ -150,8 +186,9 @@ def test_raw_batches_are_checked(store: MooncakeDistributedStore, name: str) -> 
 @pytest.mark.parametrize("name", ["batch_put_from_multi_buffers", "batch_get_into_multi_buffers"])
 def test_multi_buffer_rows_are_checked(store: MooncakeDistributedStore, name: str) -> None:
     method = getattr(store, name)
-    with pytest.raises(ValueError, match=r"ptrs\[0\] and .*sizes\[0\].* 2 and 1"):
-        method(["a"], [[1, 2]], [[1]])
+    with pytest.raises(ValueError) as unequal:
+        method(["a", "b"], [[1], [1, 2]], [[1], [1]])
+    assert str(unequal.value) == f"{name}: ptrs[1] and sizes[1] must be of one length, got 2 and 1"
     with pytest.raises(TypeError, match=r"ptrs\[0\]"):
         method(["a"], [1], [1])
     with pytest.raises(TypeError, match=r"sizes\[0\]\[1\]"):
@@ -199,6 +236,62 @@ def test_registration_is_checked(store: MooncakeDistributedStore) -> None:
         store.unregister_buffer(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size"):
         store.local_buffer_pool_try_acquire(-1)
+
+
+@pytest.mark.parametrize("name", ["drain_segment", "retire_segment"])
+def test_names_of_segments_are_checked(store: MooncakeDistributedStore, name: str) -> None:
+    method = getattr(store, name)
+    for bad in (None, 1, b"x", ["x"]):
+        with pytest.raises(TypeError, match=f"{name}: segment_name must be str, got "):
+            method(bad)
+    for bad in ("\ud800", "a\0b"):
+        with pytest.raises(ValueError, match=f"{name}: segment_name is '.*'; allowed: text") as e:
+            method(bad)
+        assert repr(bad) in str(e.value)
+    with pytest.raises(KeyError, match="segment 'nope'"):
+        method("nope")
+
+
+@pytest.mark.parametrize("name", ["set_tenant_policy", "get_tenant_policy", "delete_tenant_policy"])
+def test_names_of_tenants_are_checked(store: MooncakeDistributedStore, name: str) -> None:
+    for bad in (None, 1, b"t"):
+        with pytest.raises(TypeError, match=f"{name}: tenant must be str, got "):
+            getattr(store, name)(bad)
+    with pytest.raises(ValueError, match=f"{name}: tenant is "):
+        getattr(store, name)("\ud800")
+
+
+def test_a_message_shows_what_it_can_of_any_key(open_store: Any, sqlite_url: str) -> None:
+    leaver = open_store(sqlite_url, stable_id="leaver")
+    open_store(sqlite_url, stable_id="small", global_segment_size=MIB)
+    key = "x\0" + "ab" * 10 + "clé" * 100  # Cut within a character.
+    for odd in (key, "y" + key):
+        assert leaver.upsert(odd, b"v" * (2 * MIB)) == 0
+        with pytest.raises(RuntimeError, match="1 objects of .* remain") as raised:
+            leaver.evacuate_owned_replicas()
+        assert odd[:60] in str(raised.value)
+        assert leaver.activate() == 0
+        assert leaver.remove(odd) == 0
+
+
+def test_memory_is_expanded_by_a_size_as_setup_takes_it(store: MooncakeDistributedStore) -> None:
+    for size, number in (("1MB", MIB), (" 1.5 MiB ", 3 * MIB // 2), ("8192", 8192), (8192, 8192)):
+        assert store.expand_local_memory(size)["capacity_bytes"] == number
+    for bad in (True, None, 1.5, b"1MB"):
+        with pytest.raises(TypeError, match="storage_bytes must be int, or str such as "):
+            store.expand_local_memory(bad)  # type: ignore[arg-type]
+    for text in ("", "-1", "abc", "50%", "1 parsec", "\ud800"):
+        with pytest.raises(ValueError, match="expand_local_memory: storage_bytes.*allowed"):
+            store.expand_local_memory(text)
+    for number in (-1, 1 << 64):
+        with pytest.raises(ValueError, match="storage_bytes must be from 0 to "):
+            store.expand_local_memory(number)
+    for small in (0, 4095, "1k"):
+        with pytest.raises(ValueError, match="storage_bytes is [0-9]+; allowed: at least 4096"):
+            store.expand_local_memory(small)
+    with pytest.raises(RuntimeError, match=f"storage_bytes is {1 << 50}; allowed: .*cannot map"):
+        store.expand_local_memory(1 << 50)
+    assert len(store.list_segments()) == 5
 
 
 def test_odd_keys_round_trip(store: MooncakeDistributedStore) -> None:

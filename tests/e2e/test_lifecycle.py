@@ -221,8 +221,8 @@ def test_silent_members_keep_nobody_out(
     ("changes", "text"),
     [
         ({"stable_id": "x" * 5000}, "stable_id is 5000 bytes long, at most"),
-        ({"local_segment_name": "x" * 5000}, "segment's name is 5000 bytes long, at most"),
-        ({"labels": {"k" * 5000: "v"}}, "label's name is 5000 bytes long, at most"),
+        ({"local_segment_name": "x" * 5000}, "local_segment_name is 5000 bytes long, at most"),
+        ({"labels": {"k" * 5000: "v"}}, "a name in labels is 5000 bytes long, at most"),
         ({"labels": {f"k{n}": "v" for n in range(2000)}}, "2002 labels"),
     ],
 )

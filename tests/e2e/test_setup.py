@@ -142,6 +142,25 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.parametrize("name", ["local_hostname", "stable_id", "local_segment_name"])
+def test_a_nul_in_a_text_is_refused(settings: Settings, sqlite_url: str, name: str) -> None:
+    store = MooncakeDistributedStore()
+    with pytest.raises(
+        ValueError, match=rf"^setup: {name} is 'a\\x00b'; allowed: text without NUL"
+    ):
+        store.setup(settings(sqlite_url, **{name: "a\0b"}))
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://127.0.0.1:1/0", "etcd://127.0.0.1:1", "sqlite:///proc/none/cluster.db"]
+)
+def test_a_metadata_service_that_is_not_there_is_named(settings: Settings, url: str) -> None:
+    store = MooncakeDistributedStore()
+    with pytest.raises(RuntimeError, match="^Metadata: metadata_url: ") as raised:
+        store.setup(settings(url, startup_timeout_ms=300))
+    assert str(raised.value).count("metadata_url") == 1
+
+
 @pytest.mark.parametrize(("changes", "text"), BAD)
 def test_bad_values_are_named(
     settings: Settings, sqlite_url: str, changes: dict[str, Any], text: str

@@ -316,6 +316,8 @@ def test_call_shapes_are_checked() -> None:
         store.get_tensor(b"k", **NUMPY)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is empty"):
         store.get_tensor("", **NUMPY)
+    with pytest.raises(ValueError, match=r"keys\[0\] is '\\ud800', which is not valid UTF-8"):
+        store.get_tensor("\ud800", **NUMPY)
     with pytest.raises(ValueError, match="framework"):
         store.get_tensor("k", framework="jax")
 

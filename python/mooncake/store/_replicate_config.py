@@ -20,7 +20,8 @@ class ReplicateConfig:
         with_soft_pin: evict the value only when nothing else is left.
         prefer_alloc_in_same_node: keep the copies together on one node when possible.
 
-    A singular attribute goes in front of its plural.
+    A singular attribute goes in front of its plural. The put methods check them: flags are True
+    or False (or 1 or 0), ``replica_num`` is 1 to 64, and the lists hold ``str``.
     """
 
     replica_num: int = 1

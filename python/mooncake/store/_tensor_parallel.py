@@ -113,7 +113,11 @@ def check_key(name: str, key: Any) -> None:
         raise TypeError(f"{name} must be str, not {type(key).__name__}")
     if not key:
         raise ValueError(f"{name} is empty")
-    if not key_fits(key):
+    try:
+        fits = key_fits(key)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is {key!r}, which is not valid UTF-8") from error
+    if not fits:
         raise ValueError(f"{name} must be at most {_KEY_BYTES_MAX} bytes long in UTF-8")
 
 

@@ -1,12 +1,33 @@
 #include "transfer/tcp/pool.h"
 
+#include <poll.h>
+
 #include <functional>
-#include <iterator>
 #include <utility>
 
 namespace mooncake::transfer {
 namespace {
-constexpr uint64_t kSweepEveryMs = 5'000;
+
+using Connections = std::vector<std::unique_ptr<Connection>>;
+
+// Moves those that are of no use any more to `closed`: too old, or there is something to read from
+// the peer, which says nothing unasked but its end.
+void TakeSpent(Connections& idle, uint64_t now_ms, Connections* closed) {
+  std::vector<pollfd> entries;
+  entries.reserve(idle.size());
+  for (const auto& connection : idle) entries.push_back({connection->fd.get(), POLLIN, 0});
+  // Should it fail, it says nothing about any of them, and the next sweep looks again.
+  const bool looked = ::poll(entries.data(), entries.size(), 0) > 0;
+  Connections kept;
+  kept.reserve(idle.size());
+  for (size_t i = 0; i < idle.size(); ++i) {
+    const bool old = now_ms >= idle[i]->last_used_ms + ConnectionPool::kIdleMs;
+    const bool ended = looked && entries[i].revents != 0;
+    (old || ended ? *closed : kept).push_back(std::move(idle[i]));
+  }
+  std::swap(idle, kept);
+}
+
 }  // namespace
 
 std::unique_ptr<Connection> ConnectionPool::Pop(std::string_view endpoint) {
@@ -77,20 +98,28 @@ void ConnectionPool::Forget(std::string_view endpoint) {
 }
 
 void ConnectionPool::Sweep(uint64_t now_ms) {
-  std::vector<std::unique_ptr<Connection>> closed;  // After the lock.
+  for (const std::string& endpoint : StartSweep(now_ms)) SweepPeer(endpoint, now_ms);
+}
+
+std::vector<std::string> ConnectionPool::StartSweep(uint64_t now_ms) {
   base::MutexLock lock(mu_);
-  if (now_ms < swept_ms_ + kSweepEveryMs) return;
+  if (now_ms < swept_ms_ + kSweepEveryMs) return {};
   swept_ms_ = now_ms;
-  for (auto it = peers_.begin(); it != peers_.end();) {
-    auto& idle = it->second.idle;
-    size_t old = 0;
-    while (old < idle.size() && now_ms >= idle[old]->last_used_ms + kIdleMs) ++old;
-    const auto end = idle.begin() + static_cast<ptrdiff_t>(old);
-    closed.insert(closed.end(), std::move_iterator(idle.begin()), std::move_iterator(end));
-    idle.erase(idle.begin(), end);
-    idle_ -= old;
-    it = idle.empty() && !Fresh(it->second, now_ms) ? peers_.erase(it) : std::next(it);
-  }
+  std::vector<std::string> endpoints;
+  endpoints.reserve(peers_.size());
+  for (const auto& [endpoint, peer] : peers_) endpoints.push_back(endpoint);
+  return endpoints;
+}
+
+// With the lock for one peer at a time: a call waits for a look at kIdlePerPeerMax at most.
+void ConnectionPool::SweepPeer(std::string_view endpoint, uint64_t now_ms) {
+  Connections closed;  // After the lock.
+  base::MutexLock lock(mu_);
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end()) return;
+  TakeSpent(it->second.idle, now_ms, &closed);
+  idle_ -= closed.size();
+  if (it->second.idle.empty() && !Fresh(it->second, now_ms)) peers_.erase(it);
 }
 
 void ConnectionPool::Clear() {

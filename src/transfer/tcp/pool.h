@@ -1,7 +1,7 @@
 // ConnectionPool: idle connections to peers, and the addresses of their endpoints. A call takes
 // a connection out and puts it back when it is at a frame boundary, so there are never more
 // connections than calls that ran at the same time. Last in, first out: surplus ones age and are
-// closed. Thread-safe.
+// closed, and so are those whose peer has closed them. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,7 @@ class ConnectionPool {
   static constexpr size_t kIdlePerPeerMax = 64;
   static constexpr size_t kIdleMax = 2048;
   static constexpr uint64_t kIdleMs = 60'000;
+  static constexpr uint64_t kSweepEveryMs = 1'000;
   static constexpr uint64_t kAddressMs = 30'000;       // How long a name's addresses are kept,
   static constexpr uint64_t kFailedAddressMs = 2'000;  // and the lack of one.
   // One that rested for longer is looked at before it is used, which costs a system call.
@@ -44,7 +45,9 @@ class ConnectionPool {
   Result<std::vector<SocketAddress>> Resolve(std::string_view endpoint, uint64_t now_ms);
 
   void Forget(std::string_view endpoint);
-  // Closes what was idle for kIdleMs. Cheap when called often.
+  // Closes what was idle for kIdleMs, and what the peer has closed: a peer that restarts again and
+  // again would else leave descriptors behind for a minute. Works once in kSweepEveryMs, with one
+  // system call for each peer; cheap when called more often.
   void Sweep(uint64_t now_ms);
   // Closes all that are idle: descriptors are short, or the transport closes.
   void Clear();
@@ -63,6 +66,9 @@ class ConnectionPool {
 
   static bool Fresh(const Peer& peer, uint64_t now_ms);
   std::unique_ptr<Connection> Pop(std::string_view endpoint);
+  // The peers to sweep; none when the last sweep was a moment ago.
+  std::vector<std::string> StartSweep(uint64_t now_ms);
+  void SweepPeer(std::string_view endpoint, uint64_t now_ms);
 
   base::Mutex mu_;
   Peers peers_ MC_GUARDED_BY(mu_);

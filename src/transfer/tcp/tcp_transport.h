@@ -2,10 +2,11 @@
 //
 // A caller's thread does the I/O of its calls itself, with blocking system calls when there is
 // one call and with poll when there are several. Connections are kept between calls: as many
-// per peer as calls ran at the same time, closed when idle for a minute. A kept connection that
-// turns out dead before a byte of the reply came is replaced once; the caller sees nothing of
-// it. (A transport that neither listens nor calls closes nothing until its next call.) Listen
-// starts the event loops that serve and the workers that run what may block.
+// per peer as calls ran at the same time, closed when idle for a minute, or about a second after
+// the peer has closed them. A kept connection that turns out dead before a byte of the reply came
+// is replaced once; the caller sees nothing of it. (A transport that neither listens nor calls
+// closes nothing until its next call.) Listen starts the event loops that serve and the workers
+// that run what may block.
 //
 // One-sided access is not supported: RegisterMemory gives an empty token, AccessMany
 // kUnsupported.

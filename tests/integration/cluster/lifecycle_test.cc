@@ -78,6 +78,7 @@ TEST(Lifecycle, EvacuationWithNowhereToGoSaysWhatRemainsAndLosesNothing) {
   ASSERT_FALSE(moved.ok());
   EXPECT_NE(moved.error().context.find("not enough writable placement targets"), std::string::npos);
   EXPECT_NE(moved.error().context.find("20 objects"), std::string::npos);
+  EXPECT_NE(moved.error().context.find("no other storage node is active"), std::string::npos);
   ExpectAll(*a, 20);
 }
 

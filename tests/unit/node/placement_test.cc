@@ -1,5 +1,6 @@
 #include "node/placement.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 namespace mooncake::node {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::Simulated;
 using testing::TestCluster;
 using testing::TestNode;
@@ -129,6 +131,32 @@ TEST(Placement, HardSegmentsAreTheOnlyCandidates) {
     EXPECT_EQ(Order(nodes.client, key, &policy), (std::vector<std::string>{"c"}));
     policy.preferred_segments = {"nowhere"};
     EXPECT_EQ(Plan(nodes.client, key, policy).refused.code, ErrorCode::kNotFound);
+  });
+}
+
+// Says so, and not that there is no room: there is.
+TEST(Placement, ASegmentThatDrainsIsNamedAsTheReason) {
+  Simulated(19, [](TestCluster& cluster) {
+    FourNodes nodes(cluster);
+    ASSERT_TRUE(nodes.c.node().ExpandMemory(testing::kMiB).ok());
+    ASSERT_TRUE(nodes.c.node().DrainSegment("c-segment").ok());
+    cluster.Settle();
+    ReplicateConfig policy;
+    policy.preferred_segments = {"c-segment"};
+    for (TestNode* node : {&nodes.client, &nodes.c}) {
+      const Status put = node->Put("k", "v", &policy);
+      ASSERT_EQ(put.code(), ErrorCode::kNoSpace);
+      EXPECT_THAT(put.error().context, HasSubstr("'c-segment' is draining"));
+    }
+    policy.preferred_segments = {"c-segment-ext-1"};
+    EXPECT_TRUE(nodes.client.Put("k", "v", &policy).ok());
+    ASSERT_TRUE(nodes.c.node().SetState(NodeState::kDraining).ok());
+    const Status put = nodes.c.Put("l", "v", &policy);
+    ASSERT_EQ(put.code(), ErrorCode::kNoSpace);
+    EXPECT_THAT(put.error().context, HasSubstr("'c-segment-ext-1' is draining"));
+    const std::string large(testing::kMiB * 64, 'v');  // Room is the reason where it is.
+    policy.preferred_segments = {"a-segment"};
+    EXPECT_THAT(nodes.client.Put("m", large, &policy).error().context, HasSubstr("full"));
   });
 }
 
