@@ -207,6 +207,8 @@ def test_an_old_incarnation_changes_nothing(redis: Any, node: Callable[..., Any]
         found = old.read_all(keys, 1)
         assert found["wrong"] == [], "what it held before is nobody's value any more"
         assert set(old.put_all(["from the old one"])) <= {0, -1}
+    eventually(lambda: old.health_check() == 1, LEASE_S)  # It is no member any more, and says so.
+    assert new.health_check() == 0
     owners = {row["owner"] for row in other.list_segments(all=True)}
     assert owners == {"twin:2", "other:1"}
     with at_most(12):

@@ -122,7 +122,9 @@ def start_daemon(sqlite_url: str) -> Iterator[Callable[..., Daemon]]:
     daemons: list[Daemon] = []
 
     def start(*arguments: str, launcher: Sequence[str] = (), **environment: str) -> Daemon:
-        base = ["--local-hostname", "127.0.0.1", "--metadata-url", sqlite_url]
+        base = ["--local-hostname", "127.0.0.1"]
+        if "--metadata-url" not in arguments:
+            base += ["--metadata-url", sqlite_url]
         if not any(text.startswith("--client-server-address") for text in arguments):
             base += ["--client-server-address", f"127.0.0.1:{free_port()}"]
         daemons.append(Daemon(*base, *arguments, launcher=launcher, **environment))

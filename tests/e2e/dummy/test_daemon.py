@@ -210,6 +210,52 @@ def test_a_daemon_without_a_successor_leaves_its_values_to_the_others(
         assert other.get(f"k{i}") == b"v" * 1000
 
 
+def test_a_daemon_is_refused_beside_a_live_one_of_its_name(
+    start_daemon, run_program, sqlite_url: str
+) -> None:
+    start_daemon("--stable-id", "twin")
+    second = run_program(
+        "--local-hostname", "127.0.0.1", "--metadata-url", sqlite_url, "--stable-id", "twin"
+    )
+    assert second.returncode == 1
+    assert "twin:1 at 127.0.0.1:" in second.stderr
+    assert "initial_state=standby" in second.stderr
+
+
+def test_a_daemon_empties_itself_while_the_metadata_service_is_away(
+    start_daemon, redis, node
+) -> None:
+    other = node(redis.url, routed_writes=True)
+    where = ("--metadata-url", redis.url, "--routed-writes")
+    daemon = start_daemon(*where, "--stable-id", "leaver", "--drain-on-exit")
+    keys = [f"k{i}" for i in range(40)]
+    assert [other.put(key, b"v" * 1000) for key in keys] == [0] * len(keys)
+    there = sum(other.query_route(key)["replicas"][0]["owner"] == "leaver:1" for key in keys)
+    assert there > 0
+    redis.stop()
+    assert daemon.terminate() == 0
+    assert int(line_of(daemon, "drained").rsplit("=", 1)[1]) == there
+
+
+def test_a_successor_that_stands_still_is_not_said_to_have_taken_over(
+    start_daemon, node, sqlite_url
+) -> None:
+    other = node(sqlite_url, routed_writes=True)
+    flags = ("--stable-id", "gateway", "--routed-writes")
+    old = start_daemon(*flags, "--drain-on-exit", "--request-timeout-ms", "6000")
+    keys = [f"k{i}" for i in range(20)]
+    assert [other.put(key, b"v" * 1000) for key in keys] == [0] * len(keys)
+    new = start_daemon(*flags, "--initial-state", "standby")
+    new.stop()
+    try:
+        assert old.terminate() == 0
+    finally:
+        new.cont()
+    assert line_of(old, "upgraded") == ""
+    assert "stable_id=gateway" in line_of(old, "drained")
+    assert [other.get(key) for key in keys] == [b"v" * 1000] * len(keys)
+
+
 def test_a_daemon_that_cannot_empty_itself_says_so(start_daemon, dummy) -> None:
     daemon = start_daemon("--drain-on-exit", "--drain-timeout-ms", "1500")
     assert dummy(daemon.address).put("k", b"v") == 0
