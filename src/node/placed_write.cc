@@ -35,11 +35,11 @@ class WriteObserver : public CallObserver {
 }  // namespace
 
 PlacedWrite::PlacedWrite(Core& core, std::span<const WriteItem> items, const WriteOptions& options,
-                         bool skip_authority)
+                         bool authority_last)
     : core_(core),
       items_(items),
       options_(options),
-      skip_authority_(skip_authority),
+      authority_last_(authority_last),
       rounds_(core, options.deadline_ms),
       copies_(items.size()),
       last_error_(NoRoom(core, *rounds_.view())) {}
@@ -63,7 +63,7 @@ std::vector<uint32_t> PlacedWrite::PlaceAll(const std::vector<uint32_t>& indices
           std::min<uint32_t>(relocation->copies, static_cast<uint32_t>(relocation->targets.size()));
       if (relocation->all) copies.placement.hard = copies.placement.copies;
     } else {
-      copies.placement = PlaceKey(core_, *view, items_[i].ref, options_.replicate, skip_authority_);
+      copies.placement = PlaceKey(core_, *view, items_[i].ref, options_.replicate, authority_last_);
     }
     if (copies.placement.refused.code != ErrorCode::kOk) {
       (*statuses)[i] = copies.placement.refused;

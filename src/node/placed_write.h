@@ -17,7 +17,7 @@ namespace mooncake::node {
 class PlacedWrite {
  public:
   PlacedWrite(Core& core, std::span<const WriteItem> items, const WriteOptions& options,
-              bool skip_authority);
+              bool authority_last);
   // Writes the named items and fills their statuses.
   void Run(const std::vector<uint32_t>& indices, std::vector<Status>* statuses);
 
@@ -73,7 +73,7 @@ class PlacedWrite {
   Core& core_;
   std::span<const WriteItem> items_;
   const WriteOptions& options_;
-  const bool skip_authority_;
+  const bool authority_last_;
   Rounds rounds_;
   std::vector<Copies> copies_;
   std::unique_ptr<QuotaReserve> quota_;  // Where the tenant has one.

@@ -190,7 +190,7 @@ Error NoRoom(Core& core, const routing::ClusterView& view) {
 }
 
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
-                   const ReplicateConfig* replicate, bool skip_authority) {
+                   const ReplicateConfig* replicate, bool authority_last) {
   Placement placement;
   if (replicate != nullptr) placement.refused = CheckPolicy(*replicate);
   if (placement.refused.code != ErrorCode::kOk) return placement;
@@ -215,15 +215,16 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   placement.preferred = static_cast<uint32_t>(chooser.size());
   const std::string& pool = core.options.pool;
   const auto ranks = view.RanksOf(ref.hash);
-  if (!skip_authority && !ranks.empty() &&
-      (pool.empty() || view.node(ranks[0]).Label("pool") == pool)) {
-    chooser.Add(ranks[0], {});
-  }
+  const bool in_pool =
+      !ranks.empty() && (pool.empty() || view.node(ranks[0]).Label("pool") == pool);
+  if (!authority_last && in_pool) chooser.Add(ranks[0], {});
   const size_t spares = placement.copies > 1 ? kSparesOfSeveral : kSpareCandidates;
   for (routing::NodeIndex node : view.PlacementOrder(ref.hash, pool, placement.copies + spares)) {
-    if (skip_authority && !ranks.empty() && node == ranks[0]) continue;
+    if (authority_last && !ranks.empty() && node == ranks[0]) continue;
     chooser.Add(node, {});
   }
+  // It may be another one, by this view, than the one that had no room.
+  if (authority_last && in_pool) chooser.Add(ranks[0], {});
   placement.candidates = chooser.Take();
   return placement;
 }

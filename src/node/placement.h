@@ -25,9 +25,9 @@ struct Placement {
   Error refused;  // A policy that makes no sense or that nothing satisfies; else kOk.
 };
 
-// `skip_authority`: it has just said that it has no room.
+// `authority_last`: it has just said that it has no room.
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
-                   const ReplicateConfig* replicate, bool skip_authority);
+                   const ReplicateConfig* replicate, bool authority_last);
 
 // kNoSpace: why no copy was placed, as far as the view tells. Where a full owner has said so, or a
 // call failed, that says more.
