@@ -17,6 +17,7 @@ namespace mooncake::node {
 // A peer that does not answer a takeover's question this fast is done without; its own fence is
 // then the metadata service's word that it is no authority any more.
 inline constexpr uint64_t kPullTimeoutMs = 2'000;
+inline constexpr uint64_t kSuspectTimeoutMs = 500;  // A suspect's first answer.
 
 // Whether others may need what the node knows or has.
 bool Matters(const routing::ViewNode& node);

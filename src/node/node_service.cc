@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "node/arrivals.h"
 #include "node/control_calls.h"
 #include "node/data_calls.h"
 #include "node/quota.h"
@@ -117,8 +118,8 @@ auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
 
 constexpr uint64_t kThawMs = 2'000;
 // Of who is asked what it knew of slots: two that stood still at once ask each other before either
-// has done with its own, and wait for the answer no longer than kThawMs.
-constexpr uint64_t kThawOfPullMs = kThawMs / 2;
+// has done with its own, and do not wait for longer. What it says is as of when it stood still.
+constexpr uint64_t kThawOfPullMs = kSuspectTimeoutMs / 2;
 
 // Serves a call only after a fresh look at the membership: this process stood still, and what it
 // answered for may have moved meanwhile.

@@ -95,8 +95,9 @@ void Peers::CallMany(std::span<PeerCall> calls) {
     call.failure = wire[i].failure;
     call.gone = wire[i].nobody_listens;
     all_answered = all_answered && call.status.ok();
-    const bool impatient =
-        call.failure == CallFailure::kStalled && (elapsed_ms < stall_ms_ * 9 / 10 || stood_still);
+    const uint64_t limit_ms = std::max(call.deadline_ms, started_ms) - started_ms;
+    const bool early = std::min(elapsed_ms, limit_ms) < stall_ms_ * 9 / 10;
+    const bool impatient = call.failure == CallFailure::kStalled && (early || stood_still);
     if (!call.status.ok()) call.status = WithReason(call.status.error(), call.failure);
     if (call.status.ok()) {
       membership_.Trust(call.peer);

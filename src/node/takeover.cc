@@ -17,7 +17,6 @@ using routing::ClusterView;
 using routing::NodeIndex;
 using routing::Slot;
 
-constexpr uint64_t kSuspectTimeoutMs = 500;
 constexpr size_t kPagesMax = 4096;  // Of a peer: 64 GiB of routes.
 
 // Of the members from before the cluster that others know of, those that know the oldest one.
@@ -244,10 +243,11 @@ class Takeover {
         request.set_cursor(cursor);
       }
       // Suspects too: the suspicion may be the trace of an outage of our own. Those that are silent
-      // have cost somebody a stall already.
+      // have cost somebody a stall already; one that has begun to answer is waited for like all.
       const uint64_t now_ms = core_.runtime.NowMs();
+      const uint64_t suspects_ms = page == 0 ? kSuspectTimeoutMs : kPullTimeoutMs;
       auto replies = core_.peers.AskMany<Reply, Request>(
-          peers, type, requests, now_ms + kPullTimeoutMs, now_ms + kSuspectTimeoutMs);
+          peers, type, requests, now_ms + kPullTimeoutMs, now_ms + suspects_ms);
       for (size_t i = 0; i < asked.size(); ++i) {
         if (replies[i].ok()) {
           note(asked[i], *replies[i]);

@@ -21,12 +21,20 @@ constexpr size_t kReplyBytesMax = size_t{256} << 20;
 
 constexpr std::string_view kAuthenticate = "/etcdserverpb.Auth/Authenticate";
 
+constexpr int kCancelledCode = 1;
+constexpr int kUnknownCode = 2;
 constexpr int kInvalidArgumentCode = 3;
 constexpr int kDeadlineCode = 4;
 constexpr int kUnavailableCode = 14;
 constexpr int kPermissionDeniedCode = 7;
 constexpr int kFailedPreconditionCode = 9;
+constexpr int kInternalCode = 13;
 constexpr int kUnauthenticatedCode = 16;
+
+// Of what became of the request; a proxy's error comes so, too.
+bool SaysNothing(int code) {
+  return code == kCancelledCode || code == kUnknownCode || code == kInternalCode;
+}
 
 // This member cannot answer just now; another one may.
 bool IsAway(const GrpcReply& reply) {
@@ -90,6 +98,7 @@ Result<std::string> EtcdTransport::Try(const EtcdRequest& request, uint64_t dead
     return Failed(connection, reply.error());
   }
   fault.code = reply->code;
+  fault.uncertain = SaysNothing(reply->code);
   if (IsAway(*reply)) {
     fault.uncertain = true;  // Such as a change of the leader, which may have heard of it.
     next = Next::kAgain;

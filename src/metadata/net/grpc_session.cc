@@ -207,6 +207,7 @@ Result<std::string> GrpcSession::TakeOutput() {
     if (count == 0) break;
     wire.append(Text(bytes, static_cast<size_t>(count)));
   }
+  if (cut_ && !now_.ended) return Fail("the reply breaks the rules of HTTP/2");
   // nghttp2 has given up on the other side, whose first frame was none, for example.
   if (!now_.ended && nghttp2_session_want_read(session_.get()) == 0) return Fail("it is no HTTP/2");
   return wire;
