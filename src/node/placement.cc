@@ -178,6 +178,16 @@ std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIn
   return label != lease.labels.end() ? label->second : lease.host;
 }
 
+bool OnlySuspectsStore(const routing::ClusterView& view) {
+  bool suspects = false;
+  for (const routing::ViewNode& node : view.nodes()) {
+    if (node.storage) return false;
+    suspects |= node.lease.suspect && node.lease.state == NodeState::kActive &&
+                node.Label("storage") == "true";
+  }
+  return suspects;
+}
+
 Error NoRoom(Core& core, const routing::ClusterView& view) {
   if (!core.options.routed_writes) {
     const bool active = core.membership.state() == NodeState::kActive;

@@ -9,6 +9,7 @@
 #include "node/outbox.h"
 #include "node/payload.h"
 #include "node/placed_write.h"
+#include "node/placement.h"
 #include "node/query_op.h"
 #include "node/quota.h"
 #include "node/rounds.h"
@@ -79,12 +80,22 @@ class PutOp {
     }
     if (!fused.empty()) RunFused(std::move(fused), &placed);
     if (!placed.empty()) {
+      AwaitStorage();
       PlacedWrite(core_, items_, options_, fuse).Run(placed, &statuses_);
     }
     return std::move(statuses_);
   }
 
  private:
+  // As the authority of a key is waited for where all are suspect: perhaps the alarm was false.
+  void AwaitStorage() {
+    if (!core_.options.routed_writes) return;
+    while (IsWanted(options_) && OnlySuspectsStore(*rounds_.view())) {
+      rounds_.NoteNobody();
+      if (!rounds_.Again()) return;
+    }
+  }
+
   bool Fusible() const {
     if (!core_.options.routed_writes) return false;
     const ReplicateConfig* policy = options_.replicate;

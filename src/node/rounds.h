@@ -48,6 +48,8 @@ class Rounds {
   // An item whose peers have answered is to be tried again: it does not give up because of others
   // whose peers have not.
   void NoteOthers() { others_ = true; }
+  // There is no peer to ask, or suspect ones only.
+  void NoteNobody();
   // A route names an owner that the view does not have: perhaps it has just joined.
   void NoteUnknownOwner() { unknown_owner_ = true; }
 
@@ -57,7 +59,6 @@ class Rounds {
   const Error& last_error() const { return last_error_; }
 
  private:
-  void NoteNobody();
   bool TakeoverIsLate(uint64_t now_ms) const;
 
   static constexpr int kRoundsMax = 10'000;  // Far above what the deadline allows.
