@@ -173,9 +173,7 @@ std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIn
   const routing::NodeIndex index =
       node == routing::kNoNode ? view.FindName(core.membership.self_name()) : node;
   if (index == routing::kNoNode) return {};
-  const LeaseRecord& lease = view.node(index).lease;
-  const auto label = lease.labels.find("host");
-  return label != lease.labels.end() ? label->second : lease.host;
+  return view.node(index).Host();
 }
 
 bool OnlySuspectsStore(const routing::ClusterView& view) {

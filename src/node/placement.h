@@ -36,7 +36,7 @@ bool OnlySuspectsStore(const routing::ClusterView& view);
 // call failed, that says more.
 Error NoRoom(Core& core, const routing::ClusterView& view);
 
-// Where a candidate's copies fail together: the label `host`, else the machine.
+// Where a candidate's copies fail together: ViewNode::Host.
 std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node);
 
 // kNoSpace: why a hard preference of a value that was not stored got no copy, where that is because

@@ -92,6 +92,29 @@ std::vector<ViewNode> MakeNodes(std::vector<LeaseRecord> leases, const std::stri
   return nodes;
 }
 
+// A number for the host of each node.
+std::vector<NodeIndex> HostsOf(std::span<const ViewNode> nodes) {
+  std::map<std::string_view, NodeIndex> numbers;
+  std::vector<NodeIndex> hosts;
+  hosts.reserve(nodes.size());
+  for (const ViewNode& node : nodes) {
+    const auto next = static_cast<NodeIndex>(numbers.size());
+    hosts.push_back(numbers.try_emplace(node.Host(), next).first->second);
+  }
+  return hosts;
+}
+
+// Of the ranks of a slot, brings the best one that is on another host than the first to the second
+// place. By the ranks alone, so that all who have the view agree.
+void SpreadRanks(std::span<NodeIndex> ranks, std::span<const NodeIndex> hosts) {
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    if (hosts[ranks[i]] == hosts[ranks[0]]) continue;
+    std::rotate(ranks.begin() + 1, ranks.begin() + static_cast<ptrdiff_t>(i),
+                ranks.begin() + static_cast<ptrdiff_t>(i) + 1);
+    return;
+  }
+}
+
 }  // namespace
 
 Slots::Slots(uint32_t bits) : shift_(64 - bits) { MC_CHECK(IsSlotBits(bits)); }
@@ -105,6 +128,11 @@ const std::string& ViewNode::Label(const std::string& name) const {
 std::span<const NodeIndex> ClusterView::Ranks(Slot slot) const {
   if (slot >= slots_.count()) return {};
   return {ranks_.data() + size_t{slot} * width_, width_};
+}
+
+const std::string& ViewNode::Host() const {
+  const auto label = lease.labels.find("host");
+  return label != lease.labels.end() ? label->second : lease.host;
 }
 
 void ClusterView::IndexNodes() {
@@ -247,10 +275,12 @@ std::shared_ptr<const ClusterView> ViewBuilder::Build(uint64_t revision,
   }
   view->width_ = std::min(kRanksMax, ranks.size());
   view->ranks_.resize(size_t{state_->slots.count()} * view->width_);
+  const std::vector<NodeIndex> hosts = HostsOf(view->nodes_);
   NodeIndex* next = view->ranks_.data();
-  for (Slot slot = 0; slot < state_->slots.count(); ++slot) {
+  for (Slot slot = 0; slot < state_->slots.count(); ++slot, next += view->width_) {
     std::span<const SlotRanks::Id> best = ranks.Best(slot);
-    for (size_t i = 0; i < view->width_; ++i) *next++ = node_of[best[i]];
+    for (size_t i = 0; i < view->width_; ++i) next[i] = node_of[best[i]];
+    SpreadRanks({next, view->width_}, hosts);
   }
   return view;
 }

@@ -6,11 +6,12 @@
 // (and the observer's route_scope where it has one), one per stable_id (the highest epoch),
 // ordered by weighted rendezvous hashing over (slot, stable_id) with label route_weight
 // (Schindelhauer and Schomaker 2005: score = -weight / ln(uniform hash), rendezvous.h); the
-// epoch is not hashed, so an upgraded node keeps its slots. Where no Active node has those labels,
-// suspect or not, the Draining ones that have them take the place of the Active ones; where there
-// is none of these either, the Standby ones with a segment. A node of another protocol_major, or
-// one that divides the keys into another number of slots, is neither authority nor storage nor
-// readable.
+// epoch is not hashed, so an upgraded node keeps its slots. The second, which mirrors what the
+// first knows, is the best of those ranks that is on another host than the first, where there is
+// one: what stops a host stops all its processes. Where no Active node has those labels, suspect or
+// not, the Draining ones that have them take the place of the Active ones; where there is none of
+// these either, the Standby ones with a segment. A node of another protocol_major, or one that
+// divides the keys into another number of slots, is neither authority nor storage nor readable.
 #pragma once
 
 #include <array>
@@ -58,6 +59,8 @@ struct ViewNode {
   double weight = 1.0;     // Label route_weight; 1 unless that is a positive number.
 
   const std::string& Label(const std::string& name) const;  // "" when absent.
+  // What it fails together with: the label `host`, else the machine.
+  const std::string& Host() const;
 };
 
 class ClusterView {

@@ -250,27 +250,61 @@ TEST(ClusterSim, TwoStandStillAtOnce) {
                }});
 }
 
+// What the processes of a host are the authorities of is mirrored on another one, so that nothing
+// is missed when all of them are back, and what was changed meanwhile is not as it was.
+TEST(ClusterSim, AHostStandsStill) {
+  SimOptions options{.nodes = 6, .nodes_per_host = 2, .losses = true, .failures = true};
+  RunScenario({"AHostStandsStill", 5, options, [](SimCluster& cluster) {
+                 cluster.SleepMs(2'000);
+                 const std::vector<SimNode*> live = cluster.Live();
+                 const auto stops = [&](const std::string& name) {
+                   return name == live[0]->name() || name == live[1]->name();
+                 };
+                 MirrorStory story(
+                     cluster, *live[cluster.Pick(2)], *live[2],
+                     [&](const std::vector<std::string>& ranks) { return stops(ranks[0]); });
+                 story.Write();
+                 cluster.SleepMs(1'000);  // Mirrors follow.
+                 for (size_t i = 0; i < 2; ++i) cluster.Pause(*live[i]);
+                 for (size_t i = 0; i < 2; ++i) cluster.Accuse(*live[i]);  // Whoever called it.
+                 cluster.SleepMs(4'000);
+                 story.Change();
+                 // Their leases, renewed not more than a third of 10 s ago, do not lapse.
+                 cluster.SleepMs(cluster.Pick(1'500));
+                 for (size_t i = 0; i < 2; ++i) cluster.Resume(*live[i]);
+                 cluster.SleepMs(8'000);
+                 story.Check();
+               }});
+}
+
 // The next rank of a dead authority knows from its mirror what an owner has that cannot be asked,
 // and what it has no more.
 TEST(ClusterSim, SilentOwnersOfADeadAuthority) {
   SimOptions options{.losses = true, .failures = true};
-  RunScenario({"SilentOwnersOfADeadAuthority", 5, options, [](SimCluster& cluster) {
-                 cluster.SleepMs(2'000);
-                 MirrorStory story(cluster);
-                 story.Write();
-                 cluster.StartClients({});
-                 cluster.SleepMs(500);
-                 story.Change();
-                 cluster.SleepMs(100);
-                 cluster.Kill(story.authority());
-                 cluster.Accuse(story.authority());  // Whoever called it first.
-                 // Longer than the owner is waited for; its lease, which it has renewed not more
-                 // than a third of it ago, does not lapse.
-                 cluster.SleepMs(4'500 + cluster.Pick(1'000));
-                 cluster.Resume(story.owner());
-                 cluster.SleepMs(4'000);
-                 story.Check();
-               }});
+  RunScenario(
+      {"SilentOwnersOfADeadAuthority", 5, options, [](SimCluster& cluster) {
+         cluster.SleepMs(2'000);
+         const std::vector<SimNode*> live = cluster.Live();
+         SimNode& authority = *live[0];
+         SimNode& owner = *live[1];
+         MirrorStory story(cluster, owner, *live[2], [&](const std::vector<std::string>& ranks) {
+           return ranks.size() > 1 && ranks[0] == authority.name() && ranks[1] != owner.name();
+         });
+         story.Write();
+         cluster.StartClients({});
+         cluster.SleepMs(500);
+         cluster.Pause(owner);
+         story.Change();
+         cluster.SleepMs(100);
+         cluster.Kill(authority);
+         cluster.Accuse(authority);  // Whoever called it first.
+         // Longer than the owner is waited for; its lease, which it has renewed not more
+         // than a third of it ago, does not lapse.
+         cluster.SleepMs(4'500 + cluster.Pick(1'000));
+         cluster.Resume(owner);
+         cluster.SleepMs(4'000);
+         story.Check();
+       }});
 }
 
 // The metadata service is away until all leases have lapsed, or comes back empty, and a node that

@@ -17,17 +17,12 @@ std::string NewValue(const std::string& key) { return PutValueOf(key, 2, kSizeMa
 
 }  // namespace
 
-MirrorStory::MirrorStory(SimCluster& cluster)
-    : cluster_(cluster),
-      authority_(*cluster.Live()[0]),
-      owner_(*cluster.Live()[1]),
-      other_(*cluster.Live()[2]) {
+MirrorStory::MirrorStory(SimCluster& cluster, SimNode& owner, SimNode& other, const Fits& fits)
+    : cluster_(cluster), owner_(owner), other_(other) {
   for (int i = 0; i < kNamesMax && keys_.size() < kKeys; ++i) {
     const std::string name = fmt::format("told-{}", i);
-    const std::vector<std::string> ranks = other_.RanksOf(name);
-    const bool fits =
-        ranks.size() > 1 && ranks[0] == authority_.name() && ranks[1] != owner_.name();
-    if (fits) keys_.push_back({name, static_cast<Fate>(keys_.size() % 3)});
+    if (!fits(other_.RanksOf(name))) continue;
+    keys_.push_back({name, static_cast<Fate>(keys_.size() % 3)});
   }
   if (keys_.size() < kKeys) cluster_.Problem("too few keys of the wanted ranks");
 }
@@ -44,7 +39,6 @@ void MirrorStory::Write() {
 }
 
 void MirrorStory::Change() {
-  cluster_.Pause(owner_);
   for (const Key& key : keys_) {
     if (key.fate == Fate::kRemoved) Expect(other_.Remove({key.name})[0], "remove " + key.name);
     if (key.fate != Fate::kOverwritten) continue;

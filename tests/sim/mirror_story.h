@@ -1,6 +1,7 @@
-// MirrorStory: values whose authority dies while their owner stands still.
+// MirrorStory: values that change while those who know them best stand still.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -8,19 +9,18 @@
 
 namespace mooncake::testing {
 
-// Each key is left alone, removed or overwritten (by another owner) while the first owner stands
-// still and before the authority dies. For sim threads only.
+// Each key is left alone, removed or overwritten (by another owner) after it was written. For sim
+// threads only.
 class MirrorStory {
  public:
-  // REQUIRES: four live nodes at least, and a view that has them.
-  explicit MirrorStory(SimCluster& cluster);
-
-  SimNode& authority() { return authority_; }
-  SimNode& owner() { return owner_; }
+  // Of keys whose ranks, the names of their authorities, `fits` takes. `owner` and `other` are
+  // live, with a view that has all.
+  using Fits = std::function<bool(const std::vector<std::string>& ranks)>;
+  MirrorStory(SimCluster& cluster, SimNode& owner, SimNode& other, const Fits& fits);
 
   // Puts the values on the owner.
   void Write();
-  // Stops the owner, and changes the keys.
+  // The other one changes the keys.
   void Change();
   // The live nodes read what the last change of each key says.
   void Check();
@@ -34,7 +34,6 @@ class MirrorStory {
   void Expect(const Status& status, const std::string& what);
 
   SimCluster& cluster_;
-  SimNode& authority_;
   SimNode& owner_;
   SimNode& other_;
   std::vector<Key> keys_;

@@ -155,6 +155,13 @@ MUTANTS = [
         "next_generation_.store(FirstGeneration(instance & 0));",
         "*ANameComesAgain",
     ),
+    Mutant(  # The mirrors of a host are in its other processes.
+        "mirrors-on-the-same-host",
+        "src/routing/view.cc",
+        "if (hosts[ranks[i]] == hosts[ranks[0]]) continue;",
+        "if (!hosts.empty()) continue;",
+        "*AHostStandsStill",
+    ),
 ]
 
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/hash.h"
 #include "obs/log.h"
@@ -47,11 +48,17 @@ SimCluster::~SimCluster() {
   for (auto& node : nodes_) node->Close();
 }
 
+// n1 and n2 share one, where there are two for each.
+std::string SimCluster::HostOf(const std::string& stable_id) const {
+  const int number = std::atoi(stable_id.c_str() + 1);
+  return fmt::format("host-{}", (number - 1) / options_.nodes_per_host);
+}
+
 node::NodeConfig SimCluster::ConfigFor(const std::string& stable_id) const {
   node::NodeConfig config;
   config.stable_id = stable_id;
   config.listen_host = stable_id;
-  config.host_id = "host-" + stable_id;
+  config.host_id = HostOf(stable_id);
   config.labels = {{"route", "true"}, {"storage", "true"}};
   config.segment_name = stable_id + "-segment";
   config.segment_bytes = options_.segment_bytes;

@@ -29,6 +29,7 @@ namespace mooncake::testing {
 struct SimOptions {
   uint64_t seed = 1;
   int nodes = 5;
+  int nodes_per_host = 1;
   uint64_t segment_bytes = 1 << 20;
   transfer::NetworkFaults faults = {.latency_ms_min = 0, .latency_ms_max = 2};
   // Whether bytes may arrive that were not sent (NetworkFaults::corrupt). Where they may not, none
@@ -106,6 +107,7 @@ class SimCluster {
  private:
   friend class SimClient;
   node::NodeConfig ConfigFor(const std::string& stable_id) const;
+  std::string HostOf(const std::string& stable_id) const;
   void Note(const std::string& text) { history_.Note(text, runtime_.NowMs()); }
   void CheckLiveness();
   void CheckChecksums();

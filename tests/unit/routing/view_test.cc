@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -269,6 +270,39 @@ TEST(ClusterView, AnUpgradedNodeKeepsItsSlots) {
     leases.erase(leases.begin() + 2);
     std::reverse(leases.begin(), leases.end());
   }
+}
+
+// Of ranks without regard to hosts, the best one on another host than the first, brought forward.
+std::vector<std::string> Spread(std::vector<std::string> ranks,
+                                const std::map<std::string, std::string>& hosts) {
+  const auto other = std::find_if(ranks.begin() + 1, ranks.end(), [&](const std::string& name) {
+    return hosts.at(name) != hosts.at(ranks[0]);
+  });
+  if (other != ranks.end()) std::rotate(ranks.begin() + 1, other, other + 1);
+  return ranks;
+}
+
+TEST(ClusterView, TheSecondRankIsOnAnotherHostWhereOneOfTheRanksIs) {
+  auto leases = MakeLeases(12);
+  const auto plain = AllRankNames(*BuildView(leases));  // All on one host.
+  std::map<std::string, std::string> hosts;
+  for (size_t i = 0; i < leases.size(); ++i) {
+    const std::string host = "host-" + std::to_string(i % 3);
+    leases[i].host = i % 2 == 0 ? host : "pod-" + std::to_string(i);
+    if (i % 2 == 1) leases[i].labels["host"] = host;  // Says more than the machine.
+    hosts[leases[i].id.ToString()] = host;
+  }
+  const auto view = BuildView(leases);
+  int spread = 0;
+  int together = 0;
+  for (Slot slot = 0; slot < kSlotCount; ++slot) {
+    const auto ranks = RankNames(*view, slot);
+    ASSERT_EQ(ranks, Spread(plain[slot], hosts)) << slot;
+    spread += ranks != plain[slot] ? 1 : 0;
+    together += hosts[ranks[0]] == hosts[ranks[1]] ? 1 : 0;
+  }
+  EXPECT_GT(spread, kSlotCount / 5);     // 3 of the 11 others share the host.
+  EXPECT_LT(together, kSlotCount / 50);  // All three that come next: 1 in 165.
 }
 
 TEST(ClusterView, AStandbySuccessorLeavesTheSlotsWithItsPredecessor) {
