@@ -306,7 +306,7 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
     }
     reply->mutable_kept()->Add(fenced.kept.begin(), fenced.kept.end());
     // Others count what is in these slots from now on.
-    if (!fenced.served.empty()) core.meter.SetRevision(0);
+    if (!fenced.served.empty()) (void)core.meter.BeginCount();
     // Somebody knows a newer view. Or an older one: then the slots have to come back.
     core.membership.ReapplySoon();
   }

@@ -279,6 +279,19 @@ void TenantMeter::Install(const Policies& policies) {
   }
 }
 
+uint64_t TenantMeter::BeginCount() {
+  base::MutexLock lock(count_mu_);
+  revision_.store(0, std::memory_order_release);
+  return changes_.fetch_add(1, std::memory_order_acq_rel) + 1;
+}
+
+void TenantMeter::EndCount(uint64_t begun, uint64_t revision) {
+  base::MutexLock lock(count_mu_);
+  if (changes_.load(std::memory_order_relaxed) != begun) return;
+  revision_.store(revision, std::memory_order_release);
+  changes_.fetch_add(1, std::memory_order_acq_rel);
+}
+
 Standing TenantMeter::Stand(TenantAccount* account, bool give_back, uint64_t now_ms) {
   const uint64_t changes = changes_.load(std::memory_order_acquire);
   const uint64_t revision = this->revision();

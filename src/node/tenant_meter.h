@@ -191,10 +191,10 @@ class TenantMeter {
   // The revision of the view by which the accounts count all keys that this node answers for; 0
   // while a view is being applied, or another node has asked for keys by a newer one.
   uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
-  void SetRevision(uint64_t revision) {
-    revision_.store(revision, std::memory_order_release);
-    changes_.fetch_add(1, std::memory_order_acq_rel);
-  }
+  // From here on it is 0. The end of a count gives it `revision`, unless another one has begun
+  // since or keys were asked for: `begun` is what the beginning returned.
+  uint64_t BeginCount();
+  void EndCount(uint64_t begun, uint64_t revision);
   // How this node stands. `account`: nullptr, it counts nothing of the tenant.
   Standing Stand(TenantAccount* account, bool give_back, uint64_t now_ms);
 
@@ -210,6 +210,7 @@ class TenantMeter {
   ScopeTable& scopes_;
   QuotaCounters counters_;
   std::atomic<bool> any_{false};
+  base::Mutex count_mu_;  // Of who writes the next two.
   std::atomic<uint64_t> revision_{0};
   std::atomic<uint64_t> changes_{0};     // Of the revision.
   std::atomic<uint64_t> generation_{0};  // Of the set of accounts.

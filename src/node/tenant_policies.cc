@@ -13,11 +13,11 @@ constexpr uint64_t kFollowMs = 3'000;
 
 void Node::ApplyNewView(const ViewPtr& before, const ViewPtr& after) {
   // From here until all is counted, what this node tells of quotas is of no view.
-  meter_.SetRevision(0);
+  const uint64_t begun = meter_.BeginCount();
   meter_.Install(membership_->tenant_policies());
   ApplyView(*core_, arrivals_, *before, *after);
   routes_->Recount();
-  meter_.SetRevision(after->revision());
+  meter_.EndCount(begun, after->revision());
 }
 
 Result<TenantPolicyRecord> Node::GetTenantPolicy(std::string_view tenant) {

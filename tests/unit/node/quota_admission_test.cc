@@ -105,7 +105,7 @@ TEST(QuotaAdmission, AsksLessAndLessOftenWhileViewsMove) {
     auto& a = cluster.Start("a");
     auto& b = cluster.Start("b");
     SetQuota(a, 100 * kSize);
-    b.core().meter.SetRevision(0);  // As while it applies a view.
+    const uint64_t begun = b.core().meter.BeginCount();  // As while it applies a view.
     a.transport.Take();
     Admission put{.may_block = true, .patient = true, .deadline_ms = a.Deadline()};
     Charge charge;
@@ -113,7 +113,7 @@ TEST(QuotaAdmission, AsksLessAndLessOftenWhileViewsMove) {
     EXPECT_EQ(AdmitOne(a, "k", put, &charge), CodeOf(ErrorCode::kTransport));
     EXPECT_GE(cluster.runtime().NowMs() - started_ms, 2'500u);
     EXPECT_LT(a.transport.Take().messages, 300u) << "three for each try, at most";
-    b.core().meter.SetRevision(b.core().view()->revision());
+    b.core().meter.EndCount(begun, b.core().view()->revision());
     EXPECT_EQ(
         AdmitOne(a, "k", put = {.may_block = true, .patient = true, .deadline_ms = a.Deadline()},
                  &charge),

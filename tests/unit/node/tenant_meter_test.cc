@@ -141,11 +141,17 @@ TEST_F(TenantMeterTest, ANewLimitVoidsWhatIsUnusedOfTheGrant) {
 
 TEST_F(TenantMeterTest, CannotTellHowItStandsWhileViewsChange) {
   TenantAccount& account = Account();
-  meter_.SetRevision(7);
+  meter_.EndCount(meter_.BeginCount(), 7);
   EXPECT_EQ(meter_.Stand(&account, true, 0).revision, 7u);
   EXPECT_EQ(meter_.Stand(nullptr, true, 0).revision, 7u);
-  meter_.SetRevision(0);
+  const uint64_t begun = meter_.BeginCount();
   EXPECT_EQ(meter_.Stand(&account, true, 0).revision, 0u);
+  // Meanwhile keys were asked for: what was counted is of no view.
+  const uint64_t again = meter_.BeginCount();
+  meter_.EndCount(begun, 8);
+  EXPECT_EQ(meter_.Stand(&account, true, 0).revision, 0u);
+  meter_.EndCount(again, 9);
+  EXPECT_EQ(meter_.Stand(&account, true, 0).revision, 9u);
 }
 
 // --- The ledger
