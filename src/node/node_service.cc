@@ -118,7 +118,8 @@ auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
 
 constexpr uint64_t kThawMs = 2'000;
 // Of who is asked what it knew of slots: two that stood still at once ask each other before either
-// has done with its own, and do not wait for longer. What it says is as of when it stood still.
+// has done with its own, and whoever has the other for a suspect waits no longer. What it says is as
+// of when it stood still.
 constexpr uint64_t kThawOfPullMs = kSuspectTimeoutMs / 2;
 
 // Serves a call only after a fresh look at the membership: this process stood still, and what it
@@ -184,8 +185,8 @@ std::unique_ptr<ServerCall> AcceptByType(Core* core, const IncomingRequest& requ
       return AcceptMessage<v1::QuotaGrantRequest, v1::QuotaGrantReply>(*core, request,
                                                                        Quick(ServeQuotaGrant));
     case MessageType::kQuotaSurvey:
-      return AcceptMessage<v1::QuotaSurveyRequest, v1::QuotaSurveyReply>(*core, request,
-                                                                         Quick(ServeQuotaSurvey));
+      return AcceptMessage<v1::QuotaSurveyRequest, v1::QuotaSurveyReply>(
+          *core, request, AtTimesSlow(ServeQuotaSurvey));
   }
   return nullptr;
 }

@@ -425,14 +425,17 @@ void ServeQuotaGrant(Core& core, const v1::QuotaGrantRequest& request, v1::Quota
   }
 }
 
-void ServeQuotaSurvey(Core& core, const v1::QuotaSurveyRequest& request,
+bool ServeQuotaSurvey(Core& core, const v1::QuotaSurveyRequest& request, bool may_block,
                       v1::QuotaSurveyReply* reply, bool* valid) {
   (void)valid;  // Of an unknown tenant this node counts nothing.
+  const bool victims = request.evict_size() > 0 || request.has_missing();
+  if (victims && !may_block) return false;  // Looks at very many.
   TenantAccount* const account = core.meter.FindTenant(request.tenant());
   if (account != nullptr) ServeVictims(core, *account, request, reply);
   Standing standing = core.meter.Stand(account, true, core.runtime.NowMs());
   standing.node = core.membership.self_name();
   WriteStanding(standing, reply->mutable_standing());
+  return true;
 }
 
 }  // namespace mooncake::node

@@ -53,7 +53,7 @@ bool ServeQuotaCharge(Core& core, const v1::QuotaChargeRequest& request, bool ma
                       v1::QuotaChargeReply* reply, bool* valid);
 void ServeQuotaGrant(Core& core, const v1::QuotaGrantRequest& request, v1::QuotaGrantReply* reply,
                      bool* valid);
-void ServeQuotaSurvey(Core& core, const v1::QuotaSurveyRequest& request,
+bool ServeQuotaSurvey(Core& core, const v1::QuotaSurveyRequest& request, bool may_block,
                       v1::QuotaSurveyReply* reply, bool* valid);
 
 }  // namespace mooncake::node
