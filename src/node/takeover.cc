@@ -245,7 +245,8 @@ class Takeover {
       // Suspects too: the suspicion may be the trace of an outage of our own. Those that are silent
       // have cost somebody a stall already; one that has begun to answer is waited for like all.
       const uint64_t now_ms = core_.runtime.NowMs();
-      const uint64_t suspects_ms = page == 0 ? kSuspectTimeoutMs : kPullTimeoutMs;
+      const bool first = type == MessageType::kPull && page == 0;
+      const uint64_t suspects_ms = first ? kSuspectTimeoutMs : kPullTimeoutMs;
       auto replies = core_.peers.AskMany<Reply, Request>(
           peers, type, requests, now_ms + kPullTimeoutMs, now_ms + suspects_ms);
       for (size_t i = 0; i < asked.size(); ++i) {
