@@ -355,7 +355,7 @@ void Membership::RefreshOnce() {
   }
   // Also when the service did not answer: then nothing can have moved since it went away. But
   // what was asked before this process stood still says nothing about now.
-  if (freezes_.load() == freezes) frozen_.store(false);
+  thawed_.store(freezes);
   fetches_done_.store(started);
   fetched_->Set();
 }
@@ -434,7 +434,7 @@ void Membership::Install(uint64_t revision) {
   const ViewPtr after = builder_->Build(revision, std::move(leases));
   if (on_view_) on_view_(before, after);
   view_.store(after, std::memory_order_release);
-  NoteRoutes(*after);
+  NoteAbsences(*after);
   base::MutexLock lock(mu_);
   std::erase_if(suspicions_, [&](const auto& entry) {
     const routing::NodeIndex index = after->Find(entry.first);
@@ -443,29 +443,6 @@ void Membership::Install(uint64_t revision) {
     return entry.second.reported && !after->node(index).lease.suspect;
   });
   suspect_count_.store(static_cast<int>(suspicions_.size()));
-}
-
-void Membership::NoteRoutes(const routing::ClusterView& view) {
-  for (const routing::ViewNode& node : view.nodes()) {
-    const LeaseRecord& lease = node.lease;
-    if (lease.slot_bits == slots_.bits() || lease.state == NodeState::kOffline) continue;
-    obs::LogRateLimited(obs::LogLevel::kError, "membership.slots",
-                        fmt::format("{} has slot_bits={} and this node {}: they do not see each "
-                                    "other's keys, see docs/operations.md",
-                                    lease.id.ToString(), lease.slot_bits, slots_.bits()));
-  }
-  const bool anybody = std::any_of(view.nodes().begin(), view.nodes().end(),
-                                   [](const routing::ViewNode& node) { return node.authority; });
-  if (anybody) {
-    nobody_since_ms_.store(0);
-  } else if (nobody_since_ms_.load() == 0) {
-    nobody_since_ms_.store(std::max<uint64_t>(1, runtime_.NowMs()));
-  }
-}
-
-uint64_t Membership::NobodyForMs() const {
-  const uint64_t since_ms = nobody_since_ms_.load();
-  return since_ms == 0 ? 0 : runtime_.NowMs() - since_ms + 1;
 }
 
 bool Membership::RefreshTo(uint64_t revision, uint64_t deadline_ms) {

@@ -35,6 +35,7 @@ struct MembershipOptions {
   uint64_t poll_interval_ms = 1'000;
   uint64_t quarantine_ms = 5'000;
   std::string route_scope;
+  std::string pool;  // Where this node's puts go; empty: everywhere.
   // Put down if this node founds the cluster. `slot_bits` 0: as many as the cluster has, and
   // kSlotBitsDefault if this node founds it.
   RoutePolicy policy{.slot_bits = 0};
@@ -115,9 +116,10 @@ class Membership {
   bool StoodStillSince(uint64_t since_ms) const;
   // Waits for that look if needed, at most until `deadline_ms`. Cheap when not frozen.
   void AwaitThaw(uint64_t deadline_ms);
-  // How long the view has had nobody to ask for routes: no node, or suspect ones only; 0: it has
-  // somebody.
-  uint64_t NobodyForMs() const;
+  // How long the view has had nobody to ask for routes (no node, or suspect ones only), and
+  // suspects only to take what is put here; 0: it has somebody.
+  uint64_t NobodyRoutesForMs() const { return AgeOf(nobody_routes_since_ms_); }
+  uint64_t NobodyStoresForMs() const { return AgeOf(nobody_stores_since_ms_); }
   NodeState state() const { return state_.load(std::memory_order_relaxed); }
   // Since the service last confirmed the own lease.
   uint64_t LeaseAgeMs() const;
@@ -157,7 +159,8 @@ class Membership {
   void JoinEra();
   bool MayHaveLost(const LeaseRecord& lease) const;
   void Install(uint64_t revision);
-  void NoteRoutes(const routing::ClusterView& view);
+  void NoteAbsences(const routing::ClusterView& view);
+  uint64_t AgeOf(const std::atomic<uint64_t>& since_ms) const;
   void ReportSuspicions();
   bool IsMarked(const NodeId& id, uint64_t now_ms) const;
   void TickLoop();
@@ -187,12 +190,13 @@ class Membership {
   std::atomic<uint64_t> last_tick_ms_{0};    // Of the ticker; old: the process stood still.
   std::atomic<uint64_t> stood_still_ms_{0};  // When the ticker last came late.
   std::atomic<uint64_t> freezes_{0};         // How often it did.
-  std::atomic<bool> frozen_{false};          // It did, and has not looked again since.
+  std::atomic<uint64_t> thawed_{0};          // freezes_ as of the last look at the membership.
   std::atomic<NodeState> state_{NodeState::kStandby};
   std::atomic<bool> superseded_{false};
-  std::atomic<uint64_t> lease_confirmed_ms_{0};  // When the last renewal that succeeded began.
-  std::atomic<uint64_t> polled_ms_{0};           // When the last poll that succeeded began.
-  std::atomic<uint64_t> nobody_since_ms_{0};     // 0: somebody keeps routes.
+  std::atomic<uint64_t> lease_confirmed_ms_{0};      // When the last renewal that succeeded began.
+  std::atomic<uint64_t> polled_ms_{0};               // When the last poll that succeeded began.
+  std::atomic<uint64_t> nobody_routes_since_ms_{0};  // 0: somebody keeps routes,
+  std::atomic<uint64_t> nobody_stores_since_ms_{0};  // takes values.
   std::atomic<int> suspect_count_{0};
   std::atomic<bool> lease_was_lost_{false};
   std::atomic<bool> service_was_away_{false};  // The last renewal was not answered.

@@ -98,6 +98,33 @@ void Membership::ForgetSuspicions() {
   suspect_count_.store(0);
 }
 
+void Membership::NoteAbsences(const routing::ClusterView& view) {
+  for (const routing::ViewNode& node : view.nodes()) {
+    const LeaseRecord& lease = node.lease;
+    if (lease.slot_bits == slots_.bits() || lease.state == NodeState::kOffline) continue;
+    obs::LogRateLimited(obs::LogLevel::kError, "membership.slots",
+                        fmt::format("{} has slot_bits={} and this node {}: they do not see each "
+                                    "other's keys, see docs/operations.md",
+                                    lease.id.ToString(), lease.slot_bits, slots_.bits()));
+  }
+  const auto note = [&](bool absent, std::atomic<uint64_t>* since_ms) {
+    if (!absent) {
+      since_ms->store(0);
+    } else if (since_ms->load() == 0) {
+      since_ms->store(std::max<uint64_t>(1, runtime_.NowMs()));
+    }
+  };
+  const bool routed = std::any_of(view.nodes().begin(), view.nodes().end(),
+                                  [](const routing::ViewNode& node) { return node.authority; });
+  note(!routed, &nobody_routes_since_ms_);
+  note(view.OnlySuspectsStore(options_.pool), &nobody_stores_since_ms_);
+}
+
+uint64_t Membership::AgeOf(const std::atomic<uint64_t>& since_ms) const {
+  const uint64_t since = since_ms.load();
+  return since == 0 ? 0 : runtime_.NowMs() - since + 1;
+}
+
 void Membership::TickLoop() {
   while (!stop_.load()) {
     tick_->WaitUntil(runtime_.NowMs() + kTickMs);
@@ -106,7 +133,6 @@ void Membership::TickLoop() {
       lease_was_lost_.store(true);
       reapply_.store(true);
       freezes_.fetch_add(1);
-      frozen_.store(true);
       refresh_->Set();
     }
     last_tick_ms_.store(runtime_.NowMs());
@@ -123,7 +149,10 @@ bool Membership::StoodStillSince(uint64_t since_ms) const {
   return TickIsLate() || stood_still_ms_.load(std::memory_order_relaxed) >= since_ms;
 }
 
-bool Membership::Frozen() const { return frozen_.load(std::memory_order_relaxed) || StandsStill(); }
+bool Membership::Frozen() const {
+  return thawed_.load(std::memory_order_relaxed) != freezes_.load(std::memory_order_relaxed) ||
+         StandsStill();
+}
 
 bool Membership::StandsStill() const {
   const uint64_t last_ms = last_tick_ms_.load(std::memory_order_relaxed);

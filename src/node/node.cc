@@ -77,8 +77,10 @@ Status Node::Listen() {
 Status Node::Open() {
   MC_RETURN_IF_ERROR(MapSegment());
   MC_RETURN_IF_ERROR(Listen());
-  membership_ = std::make_unique<Membership>(config_.membership, ports_.runtime, ports_.metadata,
-                                             ports_.metrics);
+  MembershipOptions options = config_.membership;
+  options.pool = config_.options.pool;
+  membership_ =
+      std::make_unique<Membership>(options, ports_.runtime, ports_.metadata, ports_.metrics);
   MC_RETURN_IF_ERROR(JoinCluster());
   MC_RETURN_IF_ERROR(CheckVersions());
   routes_ = std::make_unique<RouteTable>(extents_, membership_->slots(), &meter_);

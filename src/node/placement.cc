@@ -176,20 +176,13 @@ std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIn
   return view.node(index).Host();
 }
 
-bool OnlySuspectsStore(const routing::ClusterView& view) {
-  bool suspects = false;
-  for (const routing::ViewNode& node : view.nodes()) {
-    if (node.storage) return false;
-    suspects |= node.lease.suspect && node.lease.state == NodeState::kActive &&
-                node.Label("storage") == "true";
-  }
-  return suspects;
-}
-
 Error NoRoom(Core& core, const routing::ClusterView& view) {
   if (!core.options.routed_writes) {
     const bool active = core.membership.state() == NodeState::kActive;
     return NoSpace(active ? "this node has no room" : "this node takes no new values: not active");
+  }
+  if (view.OnlySuspectsStore(core.options.pool)) {
+    return TransportError("all storage nodes are suspect, and nobody else takes values");
   }
   const bool anybody = std::any_of(view.nodes().begin(), view.nodes().end(),
                                    [](const routing::ViewNode& node) { return node.storage; });

@@ -29,11 +29,8 @@ struct Placement {
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
                    const ReplicateConfig* replicate, bool authority_last);
 
-// Whether there are storage nodes, but all of them are suspect.
-bool OnlySuspectsStore(const routing::ClusterView& view);
-
-// kNoSpace: why no copy was placed, as far as the view tells. Where a full owner has said so, or a
-// call failed, that says more.
+// Why no copy was placed, as far as the view tells: kNoSpace, or kTransport where all who could
+// take one are suspect. Where a full owner has said so, or a call failed, that says more.
 Error NoRoom(Core& core, const routing::ClusterView& view);
 
 // Where a candidate's copies fail together: ViewNode::Host.

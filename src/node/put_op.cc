@@ -80,7 +80,7 @@ class PutOp {
     }
     if (!fused.empty()) RunFused(std::move(fused), &placed);
     if (!placed.empty()) {
-      AwaitStorage();
+      AwaitStorage(items_[placed[0]].ref, fuse);
       PlacedWrite(core_, items_, options_, fuse).Run(placed, &statuses_);
     }
     return std::move(statuses_);
@@ -88,10 +88,14 @@ class PutOp {
 
  private:
   // As the authority of a key is waited for where all are suspect: perhaps the alarm was false.
-  void AwaitStorage() {
+  // Where one key has nowhere to go, none has.
+  void AwaitStorage(const KeyRef& ref, bool authority_last) {
     if (!core_.options.routed_writes) return;
-    while (IsWanted(options_) && OnlySuspectsStore(*rounds_.view())) {
-      rounds_.NoteNobody();
+    while (IsWanted(options_) && rounds_.view()->OnlySuspectsStore(core_.options.pool)) {
+      const Placement placement =
+          PlaceKey(core_, *rounds_.view(), ref, options_.replicate, authority_last);
+      if (placement.refused.code != ErrorCode::kOk || !placement.candidates.empty()) return;
+      rounds_.NoteNoStorage();
       if (!rounds_.Again()) return;
     }
   }

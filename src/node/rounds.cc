@@ -111,12 +111,21 @@ bool Rounds::Answered(const AuthorityGroup& group, const Error* error, bool whol
   return false;
 }
 
-void Rounds::NoteNobody() {
+void Rounds::NoteAbsence(uint64_t for_ms, const char* what) {
   peer_failed_ = true;
-  nobody_ = true;
+  absent_for_ms_ = std::max(absent_for_ms_, for_ms);
   if (first_failure_ms_ == 0) first_failure_ms_ = core_.runtime.NowMs();
-  last_error_ = TransportError("the cluster has no node that keeps routes, or suspect ones only");
+  last_error_ = TransportError(what);
   last_error_.reason = ErrorReason::kOwnerDead;
+}
+
+void Rounds::NoteNobody() {
+  NoteAbsence(core_.membership.NobodyRoutesForMs(),
+              "the cluster has no node that keeps routes, or suspect ones only");
+}
+
+void Rounds::NoteNoStorage() {
+  NoteAbsence(core_.membership.NobodyStoresForMs(), "all storage nodes are suspect");
 }
 
 // The slots of a peer that failed move once the metadata service has heard of it.
@@ -124,7 +133,7 @@ bool Rounds::TakeoverIsLate(uint64_t now_ms) const {
   const uint64_t limit = core_.options.takeover_wait_ms;
   if (suspected_for_ms_ > limit || now_ms - first_failure_ms_ > limit) return true;
   // Nobody is left to take anything over, and that has been waited for already.
-  return nobody_ && core_.membership.NobodyForMs() > limit;
+  return absent_for_ms_ > limit;
 }
 
 bool Rounds::Again() {
@@ -150,8 +159,8 @@ bool Rounds::Again() {
   stale_ = false;
   others_ = false;
   peer_failed_ = false;
-  nobody_ = false;
   suspected_for_ms_ = 0;
+  absent_for_ms_ = 0;
   return true;
 }
 

@@ -48,8 +48,10 @@ class Rounds {
   // An item whose peers have answered is to be tried again: it does not give up because of others
   // whose peers have not.
   void NoteOthers() { others_ = true; }
-  // There is no peer to ask, or suspect ones only.
+  // There is no peer to ask for routes, or suspect ones only.
   void NoteNobody();
+  // All who could take a value are suspect.
+  void NoteNoStorage();
   // A route names an owner that the view does not have: perhaps it has just joined.
   void NoteUnknownOwner() { unknown_owner_ = true; }
 
@@ -59,6 +61,7 @@ class Rounds {
   const Error& last_error() const { return last_error_; }
 
  private:
+  void NoteAbsence(uint64_t for_ms, const char* what);
   bool TakeoverIsLate(uint64_t now_ms) const;
 
   static constexpr int kRoundsMax = 10'000;  // Far above what the deadline allows.
@@ -71,9 +74,9 @@ class Rounds {
   bool unknown_owner_ = false;
   bool others_ = false;       // Something waits for else than a peer that failed.
   bool peer_failed_ = false;  // Or there is no peer to ask.
-  bool nobody_ = false;       // There is none.
   uint64_t first_failure_ms_ = 0;
   uint64_t suspected_for_ms_ = 0;
+  uint64_t absent_for_ms_ = 0;  // How long there has been none; 0: there is one.
   Error last_error_;
   std::map<std::pair<NodeId, std::vector<uint32_t>>, uint64_t> unanswered_;
 };

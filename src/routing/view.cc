@@ -68,9 +68,10 @@ ViewNode MakeNode(LeaseRecord lease, const std::string& route_scope, const Slots
   const LeaseRecord& record = node.lease;
   node.weight = WeightOf(node.Label("route_weight"));
   if (record.protocol_major != kProtocolMajor || record.slot_bits != slots.bits()) return node;
-  bool active = record.state == NodeState::kActive && !record.suspect;
   node.routes = KeepsRoutes(node, route_scope);
-  node.storage = active && node.Label("storage") == "true" && OffersStorage(record);
+  node.stores = record.state == NodeState::kActive && node.Label("storage") == "true" &&
+                OffersStorage(record);
+  node.storage = node.stores && !record.suspect;
   bool serves = record.state == NodeState::kStandby || record.state == NodeState::kActive ||
                 record.state == NodeState::kDraining;
   node.readable = serves && !record.endpoint.empty();
@@ -229,6 +230,16 @@ std::vector<NodeIndex> ClusterView::PlacementOrder(uint64_t key_hash, std::strin
   order.reserve(best.size());
   for (const auto& [score, node] : best) order.push_back(node);
   return order;
+}
+
+bool ClusterView::OnlySuspectsStore(std::string_view pool) const {
+  bool suspects = false;
+  for (const ViewNode& node : nodes_) {
+    if (!node.stores || (!pool.empty() && node.Label("pool") != pool)) continue;
+    if (node.storage) return false;
+    suspects = true;
+  }
+  return suspects;
 }
 
 struct ViewBuilder::State {

@@ -55,6 +55,7 @@ struct ViewNode {
   bool authority = false;  // Is an authority (see above): at most one node per stable_id.
   bool routes = false;     // Would be one, were it not suspect or succeeded.
   bool storage = false;    // Active, not suspect, label storage=true, has an Active segment.
+  bool stores = false;     // Would be storage, were it not suspect.
   bool readable = false;   // Standby, Active or Draining with an endpoint.
   double weight = 1.0;     // Label route_weight; 1 unless that is a positive number.
 
@@ -85,6 +86,8 @@ class ClusterView {
   // stable_id (the highest epoch), as two copies on one machine protect nothing. Unweighted.
   std::vector<NodeIndex> PlacementOrder(uint64_t key_hash, std::string_view pool,
                                         size_t count) const;
+  // Whether the pool (likewise) has storage nodes but all of them are suspect.
+  bool OnlySuspectsStore(std::string_view pool) const;
 
  private:
   friend class ViewBuilder;

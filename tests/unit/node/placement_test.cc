@@ -110,6 +110,10 @@ TEST(Placement, WhereNobodyTakesValuesThatIsSaidRatherThanThatThereIsNoRoom) {
     };
     EXPECT_EQ(why(client), "no storage node has room");
     EXPECT_EQ(why(alone), "this node has no room");
+    ASSERT_TRUE(client.metadata.ReportSuspect({"owner", 1}).ok());
+    ASSERT_TRUE(client.core().membership.RefreshTo(0, client.Deadline()));
+    EXPECT_EQ(why(client), "all storage nodes are suspect, and nobody else takes values");
+    ASSERT_TRUE(owner.node().Heartbeat().ok());
     ASSERT_TRUE(owner.node().SetState(NodeState::kDraining).ok());
     ASSERT_TRUE(alone.node().SetState(NodeState::kDraining).ok());
     cluster.Settle();

@@ -204,6 +204,42 @@ TEST(Rounds, ThatOnlySuspectsAreLeftIsWaitedForOnce) {
   });
 }
 
+// Where nodes without storage keep the routes, it is not the authority that a put waits for.
+TEST(Rounds, ThatOnlySuspectsStoreIsWaitedForOnce) {
+  Simulated(12, [](TestCluster& cluster) {
+    node::NodeConfig storage = TestCluster::Config("storage");
+    storage.labels["route"] = "false";
+    storage.membership.lease_ttl_ms = 30'000;
+    auto& only = cluster.Start(storage);
+    node::NodeConfig routes = TestCluster::Config("routes");
+    routes.segment_bytes = 0;
+    routes.labels["storage"] = "false";
+    cluster.Start(routes);
+    auto& client = cluster.Start("client", 0);
+    ASSERT_TRUE(client.Put("k", "v").ok());
+    cluster.Kill(only);
+    Runtime& runtime = cluster.runtime();
+    const uint64_t limit_ms = client.core().options.takeover_wait_ms;
+    const auto wait = [&] {
+      const uint64_t start_ms = runtime.NowMs();
+      const Status refused = client.Put("k", "v");
+      EXPECT_EQ(refused.code(), ErrorCode::kTransport);
+      return runtime.NowMs() - start_ms;
+    };
+    ASSERT_TRUE(client.metadata.ReportSuspect({"storage", 1}).ok());
+    ASSERT_TRUE(client.core().membership.RefreshTo(0, client.Deadline()));
+    const uint64_t first_ms = wait();
+    EXPECT_GE(first_ms, limit_ms / 2);
+    EXPECT_LE(first_ms, limit_ms + 200);
+    while (client.core().view()->OnlySuspectsStore("")) {
+      EXPECT_LE(wait(), 5u);
+      runtime.SleepMs(700);
+    }
+    const Status alone = client.Put("k", "v");
+    EXPECT_EQ(alone.code(), ErrorCode::kNoSpace) << alone.error().ToString();
+  });
+}
+
 TEST(Rounds, WhatWaitsForOthersDoesNotGiveUpBecauseOfADeadPeer) {
   Simulated(11, [](TestCluster& cluster) {
     TwoAndAClient world(cluster);

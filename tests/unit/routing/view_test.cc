@@ -89,6 +89,26 @@ TEST(ClusterView, DerivesWhatANodeMayDo) {
   }
 }
 
+TEST(ClusterView, TellsWhetherOnlySuspectsStore) {
+  auto leases = MakeLeases(4);
+  leases[0].labels["pool"] = leases[1].labels["pool"] = "fast";
+  leases[3].labels["storage"] = "false";
+  EXPECT_FALSE(BuildView(leases)->OnlySuspectsStore(""));
+  leases[0].suspect = true;
+  EXPECT_FALSE(BuildView(leases)->OnlySuspectsStore("fast"));
+  leases[1].suspect = true;
+  EXPECT_TRUE(BuildView(leases)->OnlySuspectsStore("fast"));
+  EXPECT_FALSE(BuildView(leases)->OnlySuspectsStore(""));
+  EXPECT_FALSE(BuildView(leases)->OnlySuspectsStore("slow"));
+  // Those whose suspicion tells nothing of whether there is room.
+  leases[0].segments.clear();
+  leases[1].slot_bits = 17;
+  EXPECT_FALSE(BuildView(leases)->OnlySuspectsStore("fast"));
+  leases[2].suspect = true;
+  EXPECT_TRUE(BuildView(leases)->OnlySuspectsStore(""));
+  EXPECT_FALSE(BuildView({})->OnlySuspectsStore(""));
+}
+
 constexpr auto kActive = NodeState::kActive;
 constexpr auto kDraining = NodeState::kDraining;
 constexpr auto kStandby = NodeState::kStandby;
