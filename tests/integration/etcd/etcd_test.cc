@@ -5,94 +5,20 @@
 #include <atomic>
 #include <thread>
 
-#include "metadata/etcd/etcd_metadata.h"
+#include "etcd_world.h"
 #include "mooncake/etcd.pb.h"
-#include "runtime/real_runtime.h"
-#include "support/etcd_fixture.h"
-#include "support/leases.h"
 #include "support/lossy_proxy.h"
 #include "support/scripted_grpc.h"
-#include "support/tls_files.h"
-#include "unit/metadata/contract.h"
 
 namespace mooncake::testing {
 namespace {
 
-using metadata::EtcdMetadata;
-using metadata::EtcdOptions;
-using runtime::RealRuntime;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr uint64_t kLongMs = 600'000;
-
-std::unique_ptr<MetadataStore> Connect(const std::string& url, Runtime& runtime,
-                                       const EtcdOptions& options = {.keyspace = "ks"}) {
-  auto store = EtcdMetadata::Open(url, options, runtime);
-  EXPECT_TRUE(store.ok()) << (store.ok() ? "" : store.error().ToString());
-  return *std::move(store);
-}
-
-RealRuntime& Clock() {
-  static RealRuntime runtime;
-  return runtime;
-}
-
-// One server for the whole suite, emptied for every test.
-class EtcdWorld final : public MetadataWorld {
- public:
-  EtcdWorld() { Server().Flush(); }
-  std::unique_ptr<MetadataStore> Connect(const std::string& keyspace) override {
-    return testing::Connect(Server().Url(), Clock(), {.keyspace = keyspace});
-  }
-  // etcd's leases are whole seconds, and it looks for those that are over twice a second.
-  void Pass(uint64_t ms) override {
-    Clock().SleepMs(ms);
-    Server().AwaitLapses();
-  }
-  void Forget() override { Server().Flush(); }
-
-  static EtcdFixture& Server() {
-    static EtcdFixture server(Clock());
-    return server;
-  }
-};
-
 INSTANTIATE_TEST_SUITE_P(Etcd, MetadataContract,
                          Worlds("etcd", [] { return std::make_unique<EtcdWorld>(); }));
-
-// From now on only root may do anything there. `password` is written as in JSON.
-void EnableUser(EtcdFixture& server, const std::string& password) {
-  server.Command("/v3/auth/user/add", R"({"name": "root", "password": ")" + password + "\"}");
-  server.Command("/v3/auth/role/add", R"({"name": "root"})");
-  server.Command("/v3/auth/user/grant", R"({"user": "root", "role": "root"})");
-  server.Command("/v3/auth/enable", "{}");
-}
-
-class EtcdMetadataTest : public ::testing::Test {
- protected:
-  EtcdMetadataTest() { server_.Flush(); }
-
-  uint64_t ElapsedMs(const std::function<void()>& body) {
-    return testing::ElapsedMs(runtime_, body);
-  }
-  std::unique_ptr<MetadataStore> Hasty(const std::string& url) {
-    return Connect(url, runtime_,
-                   {.keyspace = "ks", .timeouts = {.connect_ms = 500, .io_ms = 500}});
-  }
-  LeaseRecord Acquired(MetadataStore& store, const std::string& stable_id, uint64_t ttl_ms) {
-    LeaseRecord record = Named(stable_id);
-    Result<NodeId> id = store.Acquire(record, ttl_ms, std::nullopt, false);
-    EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().ToString());
-    record.id = id.value_or(NodeId{});
-    return record;
-  }
-  size_t Members(MetadataStore& store) { return store.ReadChanges(0).value_or({}).leases.size(); }
-
-  RealRuntime runtime_;
-  EtcdFixture& server_ = EtcdWorld::Server();
-};
 
 TEST_F(EtcdMetadataTest, ThePrefixOfTheUrlAndTheKeyspaceHoldEveryKey) {
   auto store = Connect(server_.Url() + "/a%20b/c/", runtime_);
@@ -431,87 +357,6 @@ TEST_F(EtcdMetadataTest, AnInterruptAndTheLimitOfTheFarewellEndAWait) {
   server_.Resume();
 }
 
-TEST_F(EtcdMetadataTest, ThePasswordIsInNoMessage) {
-  for (const char* broken :
-       {"etcd://u:secret%4@h", "etcd://u:secret@", "etcd://u:secret@h:x", "etcd://u:secret@h:0",
-        "etcd://u:secret@[::1", "etcd://u:secret@a:1,,b:1", "etcd://u:secret@h?x=1",
-        "etcd://u:secret@h?tls=no", "etcd://u:secret@h?tls_ca=/no/file", "http://u:secret@h"}) {
-    auto store = EtcdMetadata::Open(broken, {}, runtime_);
-    ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument) << broken;
-    EXPECT_THAT(store.error().context, Not(HasSubstr("secret"))) << broken;
-  }
-  const std::string at = "@127.0.0.1:" + std::to_string(server_.port());
-  Result<uint64_t> refused = Connect("etcd://root:s%40cret" + at, runtime_)->Poll();
-  ASSERT_EQ(refused.code(), ErrorCode::kMetadata);
-  EXPECT_THAT(refused.error().context,
-              AllOf(HasSubstr("refused the user and password"), Not(HasSubstr("cret"))));
-}
-
-TEST_F(EtcdMetadataTest, TellsWrongCredentialsFromAServerThatLags) {
-  EtcdFixture server(runtime_);
-  EnableUser(server, "pass");
-  const std::string at = "@127.0.0.1:" + std::to_string(server.port());
-  auto store = Connect("etcd://root:wrong" + at, runtime_);
-  EXPECT_FALSE(store->Poll().ok());
-  EXPECT_TRUE(store->Denies());
-  auto right = Connect("etcd://root:pass" + at, runtime_);
-  EXPECT_TRUE(right->Poll().ok());
-  EXPECT_FALSE(right->Denies());
-  ScriptedGrpc lagging([](const ScriptedGrpc::Call&) {
-    return ScriptedGrpc::Reply{.code = 8, .refusal = "too many"};
-  });
-  auto later = Connect("etcd://root:pass@" + lagging.Address(), runtime_);
-  EXPECT_FALSE(later->Poll().ok());
-  EXPECT_FALSE(later->Denies());
-}
-
-TEST_F(EtcdMetadataTest, UsersAreLoggedInAndAgainAfterARestart) {
-  EtcdFixture server(runtime_);
-  // p@ss:w/rd %41"'\{}?#&=
-  const std::string escaped = "p%40ss%3Aw%2Frd%20%2541%22%27%5C%7B%7D%3F%23%26%3D";
-  const std::string at = "@127.0.0.1:" + std::to_string(server.port());
-  EnableUser(server, R"(p@ss:w/rd %41\"'\\{}?#&=)");
-  auto store = Connect("etcd://root:" + escaped + at, runtime_);
-  const LeaseRecord record = Acquired(*store, "n", kLongMs);
-  server.Stop();
-  ASSERT_TRUE(server.Start());
-  Result<RenewResult> renewed = store->Renew(record, kLongMs);
-  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
-  for (const std::string& url : {server.Url(), "etcd://root:wrong" + at}) {
-    Result<uint64_t> refused = Connect(url, runtime_)->Poll();
-    ASSERT_EQ(refused.code(), ErrorCode::kMetadata);
-    EXPECT_THAT(refused.error().context, AllOf(HasSubstr("user"), Not(HasSubstr("wrong"))));
-  }
-}
-
-TEST_F(EtcdMetadataTest, BothSidesProveThemselvesByTls) {
-  TlsFiles files;
-  EtcdFixture server(runtime_, {files.ca(), files.server(), files.server()});
-  const std::string trust = server.Url() + "?tls_ca=" + files.ca();
-  const std::string client = "&tls_cert=" + files.client();
-  auto store = Connect(trust + client, runtime_);
-  Acquired(*store, "n", kLongMs);
-  for (const std::string& url :
-       {trust, server.Url(), server.Url() + "?tls=true" + client,
-        server.Url() + "?tls_ca=" + files.other_ca() + client, trust + client + "&tls_name=x"}) {
-    EXPECT_EQ(Connect(url, runtime_)->Poll().code(), ErrorCode::kMetadata) << url;
-  }
-}
-
-TEST_F(EtcdMetadataTest, ACertificateNamesItsUser) {
-  TlsFiles files;
-  EtcdFixture server(runtime_, {files.ca(), files.server(), files.server()});
-  server.Command("/v3/auth/role/add", R"({"name": "root"})");
-  server.Command("/v3/auth/user/add", R"({"name": "the-client", "password": "unused"})");
-  server.Command("/v3/auth/user/grant", R"({"user": "the-client", "role": "root"})");
-  EnableUser(server, "pass");
-  const std::string url = server.Url() + "?tls_ca=" + files.ca() + "&tls_cert=";
-  Acquired(*Connect(url + files.client(), runtime_), "n", kLongMs);
-  Result<uint64_t> stranger = Connect(url + files.server(), runtime_)->Poll();
-  ASSERT_EQ(stranger.code(), ErrorCode::kMetadata);
-  EXPECT_THAT(stranger.error().context, HasSubstr("permission denied"));
-}
-
 TEST_F(EtcdMetadataTest, TheJsonGatewayIsNotNeeded) {
   EtcdFixture server(runtime_, {}, {"--enable-grpc-gateway=false"});
   EXPECT_THAT(server.Command("/v3/kv/range", "{}"), HasSubstr("404"));
@@ -531,14 +376,6 @@ TEST_F(EtcdMetadataTest, RepliesMayBeLarge) {
   ASSERT_TRUE(all.ok()) << all.error().ToString();
   ASSERT_EQ(all->size(), 4u);
   for (const auto& document : *all) EXPECT_TRUE(document.document.text == text);
-}
-
-TEST_F(EtcdMetadataTest, AServerThatWantsTlsIsHintedAt) {
-  TlsFiles files;
-  EtcdFixture server(runtime_, {files.ca(), files.server(), files.server()});
-  Result<uint64_t> plain = Connect(server.Url(), runtime_)->Poll();
-  ASSERT_EQ(plain.code(), ErrorCode::kMetadata);
-  EXPECT_THAT(plain.error().context, AllOf(HasSubstr(server.Url()), HasSubstr("want TLS")));
 }
 
 TEST_F(EtcdMetadataTest, AFullServerIsNamed) {

@@ -1,5 +1,3 @@
-#include "node/route_table.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,50 +5,10 @@
 #include <random>
 #include <thread>
 
-#include "unit/node/extents.h"
+#include "unit/node/route_tables.h"
 
 namespace mooncake::node {
 namespace {
-
-using routing::Slot;
-
-Slot SlotOf(const KeyRef& ref) { return routing::Slots().Of(ref.hash); }
-
-Place Remote(NameIndex owner, uint64_t generation = 1) { return {owner, 0, 64, generation}; }
-
-Route RouteOf(Version version, std::vector<Place> replicas, uint64_t size = 10) {
-  return {version, size, 0, false, false, std::move(replicas)};
-}
-
-class RouteTableTest : public ::testing::Test {
- protected:
-  RouteTableTest() { AddSegment(extents_, "s0", 64 << 10); }
-  ~RouteTableTest() override {
-    for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
-      for (const ExtentPin& extent : extents_.ShardExtents(shard)) extents_.Retire(*extent);
-    }
-  }
-
-  void Serve(std::string_view key, uint64_t term = 1) {
-    const Slot slots[] = {SlotOf(RefOf(key))};
-    table_.BeginTakeover(slots, term);
-    table_.EndTakeover(slots, term);
-  }
-  ItemCode Publish(std::string_view key, Publication publication, Superseded* superseded = nullptr,
-                   Version* version = nullptr) {
-    Superseded ignored_superseded;
-    Version ignored = 0;
-    return table_.Publish(RefOf(key), std::move(publication), version ? version : &ignored,
-                          superseded ? superseded : &ignored_superseded);
-  }
-  Publication At(std::vector<Place> remote) { return {.size = 10, .remote = std::move(remote)}; }
-  ItemCode Look(std::string_view key, Route* route = nullptr, ExtentPin* local = nullptr) {
-    return table_.Lookup(RefOf(key), route, local);
-  }
-
-  ExtentStore extents_;
-  RouteTable table_{extents_};
-};
 
 // Of two keys whose hashes differ only in a bit that makes slots of a large cluster.
 TEST_F(RouteTableTest, EverySlotOfALargeClusterHasAStateOfItsOwn) {
@@ -237,128 +195,6 @@ TEST_F(RouteTableTest, RemoveScopeLeavesOtherScopesAndUnservedSlotsAlone) {
   EXPECT_EQ(removed, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(table_.Lookup(RefOf("a", 2), nullptr, nullptr), kItemOk);
   EXPECT_EQ(table_.route_count(), 4u);
-}
-
-TEST_F(RouteTableTest, AFormerSlotIsTheWholeTruthForAllWhoAskAndComesBackEmpty) {
-  Serve("k");
-  Version version = 0;
-  ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
-  const Slot slots[] = {SlotOf(RefOf("k"))};
-  table_.Lose(slots);
-  for (bool passed_on : {false, true}) {
-    const Fenced fenced = table_.Fence(slots);
-    ASSERT_EQ(fenced.served.size(), 1u);
-    EXPECT_EQ(fenced.served[0].slot, slots[0]);
-    EXPECT_EQ(fenced.served[0].upto, version);
-    EXPECT_EQ(fenced.served[0].passed_on, passed_on);
-  }
-  std::vector<Truth> known;
-  EXPECT_EQ(table_.BeginTakeover(slots, 2, &known), (std::vector<Slot>{slots[0]}));
-  ASSERT_EQ(known.size(), 1u);
-  EXPECT_EQ(known[0].upto, version);
-  EXPECT_EQ(Look("k"), kItemRetryLater);
-  table_.EndTakeover(slots, 2);
-  EXPECT_EQ(Look("k"), CodeOf(ErrorCode::kNotFound));
-}
-
-TEST_F(RouteTableTest, ATruthCoversEveryVersionThatItsServerHasGiven) {
-  Serve("k", 1);
-  Serve("other", 9);  // From here on the versions are of this term.
-  Version version = 0;
-  ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
-  Superseded superseded;
-  ASSERT_EQ(table_.Remove(RefOf("k"), &superseded), kItemOk);
-  const Slot slots[] = {SlotOf(RefOf("k"))};
-  EXPECT_GE(table_.Fence(slots).served.at(0).upto, version);
-}
-
-TEST_F(RouteTableTest, ASlotThatIsNotServedAnyMoreNamesItsBytesButPinsNone) {
-  Serve("k");
-  ExtentPin mine = Live(extents_, "k", 100);
-  const Place place = mine->place();
-  ASSERT_EQ(Publish("k", {.size = 100, .local = mine}), kItemOk);
-  const Slot slots[] = {SlotOf(RefOf("k"))};
-  table_.Lose(slots);
-  const auto routes = table_.Export(slots[0] % RouteTable::kShards, [](Slot) { return true; });
-  ASSERT_EQ(routes.size(), 1u);
-  EXPECT_EQ(routes[0].route.replicas, (std::vector<Place>{place}));
-  extents_.Retire(*mine);
-  mine = {};
-  EXPECT_EQ(extents_.Usage().first, 0u);
-}
-
-TEST_F(RouteTableTest, APendingSlotIsNotCompleteForWhoeverPullsIt) {
-  const Slot slots[] = {SlotOf(RefOf("k"))};
-  table_.BeginTakeover(slots);
-  EXPECT_TRUE(table_.Fence(slots).served.empty());
-  table_.EndTakeover(slots, 5);  // Too late: it was fenced.
-  EXPECT_FALSE(table_.Serves(slots[0]));
-}
-
-TEST_F(RouteTableTest, AnAskerWithAnOlderViewThanOursTakesNoSlot) {
-  Serve("k", 5);
-  const Slot slots[] = {SlotOf(RefOf("k"))};
-  EXPECT_EQ(table_.Fence(slots, 4).kept, (std::vector<Slot>{slots[0]}));
-  EXPECT_TRUE(table_.Serves(slots[0]));
-  EXPECT_EQ(table_.Fence(slots, 5).served.size(), 1u);
-  EXPECT_FALSE(table_.Serves(slots[0]));
-  table_.BeginTakeover(slots, 7);
-  EXPECT_EQ(table_.Fence(slots, 6).kept, (std::vector<Slot>{slots[0]}));
-  table_.EndTakeover(slots, 7);
-  EXPECT_TRUE(table_.Serves(slots[0]));
-}
-
-TEST_F(RouteTableTest, AnAbandonedTakeoverServesNothing) {
-  const Slot slots[] = {SlotOf(RefOf("k"))};
-  table_.BeginTakeover(slots, 7);
-  table_.AbandonTakeover(slots);
-  table_.EndTakeover(slots, 7);
-  EXPECT_EQ(Look("k"), kItemWrongAuthority);
-}
-
-TEST_F(RouteTableTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {
-  Serve("k", 5);
-  Publication late = At({Remote(1)});
-  late.revision = 4;
-  EXPECT_EQ(Publish("k", late), kItemWrongAuthority);
-  ASSERT_EQ(Publish("k", At({Remote(1)})), kItemOk);
-  Superseded superseded;
-  EXPECT_EQ(table_.Remove(RefOf("k"), &superseded, 4), kItemWrongAuthority);
-  EXPECT_EQ(table_.Remove(RefOf("k"), &superseded, 5), kItemOk);
-}
-
-TEST_F(RouteTableTest, DropsMirrorsOfSlotsThatItIsNoRankOfAnyMore) {
-  std::vector<bool> foreign(routing::Slots().count(), true);
-  foreign[SlotOf(RefOf("kept"))] = false;
-  table_.Import(RefOf("mirror"), RouteOf(5, {Remote(1)}), true);
-  table_.Import(RefOf("kept"), RouteOf(5, {Remote(1)}), true);
-  for (const char* key : {"served", "former"}) {
-    Serve(key);
-    ASSERT_EQ(Publish(key, At({Remote(1)})), kItemOk);
-  }
-  const Slot slots[] = {SlotOf(RefOf("former"))};
-  table_.Lose(slots);
-  table_.DropMirrors(foreign, 1'000'000, 7);
-  EXPECT_EQ(table_.route_count(), 3u);  // Nobody has asked for the former one yet.
-  EXPECT_EQ(table_.Fence(slots, kNewest, 1'000'000).served.size(), 1u);
-  table_.DropMirrors(foreign, 1'030'000, 7);
-  EXPECT_EQ(table_.route_count(), 3u);  // Whoever asked may still be at it.
-  table_.DropMirrors(foreign, 1'100'000, 7);
-  EXPECT_EQ(table_.route_count(), 2u);
-  EXPECT_EQ(Look("served"), kItemOk);
-  EXPECT_TRUE(table_.Fence(slots).served.empty()) << "what was dropped is no truth any more";
-}
-
-TEST_F(RouteTableTest, TakesNoMirrorThatComesAfterItStoppedToBeARank) {
-  std::vector<bool> foreign(table_.slots().count(), true);
-  foreign[SlotOf(RefOf("kept"))] = false;
-  table_.DropMirrors(foreign, 1, 7);
-  table_.Import(RefOf("late"), RouteOf(5, {Remote(1)}), true, 6);
-  table_.Import(RefOf("late"), RouteOf(5, {Remote(1)}), true, 7);
-  EXPECT_EQ(table_.route_count(), 0u);
-  table_.Import(RefOf("kept"), RouteOf(5, {Remote(1)}), true, 6);
-  table_.Import(RefOf("newer"), RouteOf(5, {Remote(1)}), true, 8);  // Our own view is late.
-  EXPECT_EQ(table_.route_count(), 2u);
 }
 
 TEST_F(RouteTableTest, ImportKeepsTheNewestAndMergesEqualVersions) {
