@@ -99,7 +99,8 @@ class Evacuation {
       if (statuses[i].ok()) {
         core_.extents.Retire(*batch[i]);  // The authority says so as well, in a while.
         ++result_.moved;
-      } else if (statuses[i].code() != ErrorCode::kConflict) {
+      } else if (statuses[i].code() != ErrorCode::kConflict ||
+                 result_.last_error.code == ErrorCode::kOk) {
         result_.last_error = statuses[i].error();
       }
     }
@@ -146,13 +147,14 @@ class Evacuation {
       for (const Place& place : relocation->keep) {
         if (core_.names.NameOf(place.owner) == name) return;
       }
-      for (const Candidate& known : relocation->targets) {
-        if (known.node == node) return;
+      const NodeId& id = view->node(node).lease.id;
+      for (const Relocation::Target& known : relocation->targets) {
+        if (known.node == id) return;
       }
-      relocation->targets.push_back({node, {}});
+      relocation->targets.push_back({id, {}});
     };
     if (!options_.prefer.empty()) add(view->FindName(options_.prefer));
-    if (options_.segment) relocation->targets.push_back({routing::kNoNode, {}});
+    if (options_.segment) relocation->targets.push_back({core_.membership.self(), {}});
     for (routing::NodeIndex node :
          view->PlacementOrder(ref.hash, core_.options.pool, kTargetsMax)) {
       add(node);
@@ -167,11 +169,12 @@ class Evacuation {
       const routing::NodeIndex owner = view.FindName(core_.names.NameOf(place.owner));
       if (owner != routing::kNoNode) taken.insert(HostOf(core_, view, owner));
     }
-    std::vector<Candidate> apart, beside;
+    std::vector<Relocation::Target> apart, beside;
     const routing::NodeIndex prefer = view.FindName(options_.prefer);
-    for (Candidate& target : relocation->targets) {
-      const bool asked = target.node != routing::kNoNode && target.node == prefer;
-      const bool free = taken.count(HostOf(core_, view, target.node)) == 0;
+    for (Relocation::Target& target : relocation->targets) {
+      const routing::NodeIndex node = view.Find(target.node);
+      const bool asked = node != routing::kNoNode && node == prefer;
+      const bool free = taken.count(HostOf(core_, view, node)) == 0;
       (asked || free ? apart : beside).push_back(std::move(target));
     }
     apart.insert(apart.end(), std::make_move_iterator(beside.begin()),

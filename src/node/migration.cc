@@ -17,11 +17,6 @@ namespace {
 
 constexpr int kConflictTriesMax = 4;
 
-struct Target {
-  routing::NodeIndex node = routing::kNoNode;
-  std::string segment;
-};
-
 // What is left to do for an order, given the key's route.
 struct Plan {
   bool done = false;
@@ -72,25 +67,22 @@ class Planner {
   }
 
   Status AddTarget(const std::string& segment, Relocation* relocation) const {
-    const auto nodes = view_->nodes();
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      if (!nodes[i].storage || !Offers(nodes[i].lease, segment)) continue;
-      const std::string name = nodes[i].lease.id.ToString();
+    for (const routing::ViewNode& node : view_->nodes()) {
+      if (!node.storage || !Offers(node.lease, segment)) continue;
+      const std::string name = node.lease.id.ToString();
       for (const Place& kept : relocation->keep) {
         if (core_.names.NameOf(kept.owner) == name) {
           return InvalidState(fmt::format(
               "target segment '{}': its node {} already holds the value", segment, name));
         }
       }
-      const bool self = name == core_.membership.self_name();
-      const auto node = self ? routing::kNoNode : static_cast<routing::NodeIndex>(i);
-      for (const Candidate& other : relocation->targets) {
-        if (other.node == node) {
+      for (const Relocation::Target& other : relocation->targets) {
+        if (other.node == node.lease.id) {
           return InvalidState(fmt::format("target segments '{}' and '{}' are both of node {}",
                                           other.segment, segment, name));
         }
       }
-      relocation->targets.push_back({node, segment});
+      relocation->targets.push_back({node.lease.id, segment});
       return Ok();
     }
     return NotFound(fmt::format("target segment '{}': no active storage node offers it", segment));

@@ -41,8 +41,9 @@ PlacedWrite::PlacedWrite(Core& core, std::span<const WriteItem> items, const Wri
       options_(options),
       authority_last_(authority_last),
       rounds_(core, options.deadline_ms),
+      view_(rounds_.view()),
       copies_(items.size()),
-      last_error_(NoRoom(core, *rounds_.view())) {}
+      last_error_(NoRoom(core, *view_)) {}
 
 bool PlacedWrite::soft_pin() const {
   return options_.replicate != nullptr && options_.replicate->with_soft_pin;
@@ -53,18 +54,13 @@ std::vector<uint32_t> PlacedWrite::PlaceAll(const std::vector<uint32_t>& indices
                                             std::vector<Status>* statuses) {
   obs::PhaseSpan span(core_.runtime, "control.placement_rank");
   span.items(indices.size());
-  const ViewPtr view = rounds_.view();
   std::vector<uint32_t> writable;
   for (uint32_t i : indices) {
     Copies& copies = copies_[i];
-    if (const Relocation* relocation = items_[i].relocation) {
-      copies.placement.candidates = relocation->targets;
-      copies.placement.copies =
-          std::min<uint32_t>(relocation->copies, static_cast<uint32_t>(relocation->targets.size()));
-      if (relocation->all) copies.placement.hard = copies.placement.copies;
-    } else {
-      copies.placement = PlaceKey(core_, *view, items_[i].ref, options_.replicate, authority_last_);
-    }
+    const Relocation* const relocation = items_[i].relocation;
+    copies.placement = relocation != nullptr ? PlaceRelocation(core_, *view_, *relocation)
+                                             : PlaceKey(core_, *view_, items_[i].ref,
+                                                        options_.replicate, authority_last_);
     if (copies.placement.refused.code != ErrorCode::kOk) {
       (*statuses)[i] = copies.placement.refused;
     } else {
@@ -101,7 +97,7 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
       GiveBack(i);
       Error error = last_error_;
       if (error.code == ErrorCode::kNoSpace) {
-        const Error inactive = InactiveChoice(core_, *rounds_.view(), copies.placement);
+        const Error inactive = InactiveChoice(core_, *view_, copies.placement);
         if (inactive.code != ErrorCode::kOk) error = inactive;
       }
       error.context = fmt::format("{}: {} bytes: {}", items_[i].ref.key.substr(0, 128),
@@ -143,7 +139,7 @@ void PlacedWrite::CountPublished(const std::vector<uint32_t>& items,
 // Whether any segment of the cluster is as large as the value.
 bool PlacedWrite::FitsAnywhere(uint32_t i) const {
   if (items_[i].size <= core_.extents.LargestSegment()) return true;
-  for (const routing::ViewNode& node : rounds_.view()->nodes()) {
+  for (const routing::ViewNode& node : view_->nodes()) {
     for (const SegmentRecord& segment : node.lease.segments) {
       if (items_[i].size <= segment.capacity_bytes) return true;
     }
@@ -152,10 +148,9 @@ bool PlacedWrite::FitsAnywhere(uint32_t i) const {
 }
 
 bool PlacedWrite::Holds(const Copies& copies, const Candidate& candidate) const {
-  const auto owner =
-      candidate.node == routing::kNoNode
-          ? kSelf
-          : core_.names.IndexOf(rounds_.view()->node(candidate.node).lease.id.ToString());
+  const auto owner = candidate.node == routing::kNoNode
+                         ? kSelf
+                         : core_.names.IndexOf(view_->node(candidate.node).lease.id.ToString());
   return std::any_of(copies.places.begin(), copies.places.end(),
                      [&](const Place& place) { return place.owner == owner; });
 }
@@ -183,8 +178,8 @@ std::vector<std::string> PlacedWrite::HostsOf(const Copies& copies) const {
   std::vector<std::string> hosts;
   if (copies.placement.copies <= 1) return hosts;  // Nothing to keep apart.
   for (const Place& place : copies.places) {
-    const routing::NodeIndex node = rounds_.view()->FindName(core_.names.NameOf(place.owner));
-    if (node != routing::kNoNode) hosts.push_back(HostOf(core_, *rounds_.view(), node));
+    const routing::NodeIndex node = view_->FindName(core_.names.NameOf(place.owner));
+    if (node != routing::kNoNode) hosts.push_back(HostOf(core_, *view_, node));
   }
   return hosts;
 }
@@ -194,7 +189,7 @@ const Candidate& PlacedWrite::NextCandidate(Copies& copies, std::vector<std::str
   const size_t first = copies.next++;
   if (copies.placement.copies <= 1) return candidates[first];
   const auto host_of = [&](const Candidate& candidate) {
-    return HostOf(core_, *rounds_.view(), candidate.node);
+    return HostOf(core_, *view_, candidate.node);
   };
   if (first >= copies.placement.preferred) {
     const auto begin = candidates.begin() + static_cast<ptrdiff_t>(first);
@@ -279,7 +274,7 @@ bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
 std::string PlacedWrite::WriteMessage(const Target& target) {
   v1::WriteRequest message;
   core_.peers.FillOrigin(true, message.mutable_origin());
-  message.set_owner(rounds_.view()->node(target.node).lease.id.ToString());
+  message.set_owner(view_->node(target.node).lease.id.ToString());
   WriteScope(core_.scopes.ScopeOf(items_[target.items[0]].ref.scope), message.mutable_scope());
   message.set_segment(target.segment);
   message.set_soft_pin(soft_pin());
@@ -297,7 +292,7 @@ void PlacedWrite::WriteRemote(const std::vector<Target>& targets) {
   for (size_t t = 0; t < targets.size(); ++t) {
     writes.push_back(std::make_unique<WriteObserver>());
     for (uint32_t i : targets[t].items) writes[t]->plan.Add(items_[i].parts);
-    calls[t].Address(rounds_.view()->node(targets[t].node).lease);
+    calls[t].Address(view_->node(targets[t].node).lease);
     calls[t].type = MessageType::kWrite;
     calls[t].message = WriteMessage(targets[t]);
     calls[t].payload = writes[t]->plan.Seal();

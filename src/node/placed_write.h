@@ -31,7 +31,7 @@ class PlacedWrite {
     bool existed = false;  // if_absent: no need to write.
   };
   struct Target {
-    routing::NodeIndex node;
+    routing::NodeIndex node;  // In view_.
     std::string segment;
     std::vector<uint32_t> items;
   };
@@ -74,7 +74,8 @@ class PlacedWrite {
   std::span<const WriteItem> items_;
   const WriteOptions& options_;
   const bool authority_last_;
-  Rounds rounds_;
+  Rounds rounds_;       // For publishing; its view is another one with every round.
+  const ViewPtr view_;  // What candidates and targets are in.
   std::vector<Copies> copies_;
   std::unique_ptr<QuotaReserve> quota_;  // Where the tenant has one.
   Error last_error_;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "metadata/records.h"
+#include "node/put_op.h"
 
 namespace mooncake::node {
 
@@ -227,6 +228,31 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   // It may be another one, by this view, than the one that had no room.
   if (authority_last && in_pool) chooser.Add(ranks[0], {});
   placement.candidates = chooser.Take();
+  return placement;
+}
+
+Placement PlaceRelocation(Core& core, const routing::ClusterView& view,
+                          const Relocation& relocation) {
+  const NodeId self = core.membership.self();
+  const size_t targets = relocation.targets.size();
+  Placement placement;
+  placement.copies = static_cast<uint32_t>(std::min<size_t>(relocation.copies, targets));
+  if (relocation.all) placement.hard = placement.copies;
+  const Relocation::Target* gone = nullptr;
+  for (const Relocation::Target& target : relocation.targets) {
+    const bool own = target.node == self;
+    const routing::NodeIndex node = own ? routing::kNoNode : view.Find(target.node);
+    if (own || (node != routing::kNoNode && view.node(node).storage)) {
+      placement.candidates.push_back({node, target.segment});
+    } else {
+      gone = &target;
+    }
+  }
+  const size_t needed = relocation.all ? targets : std::min<size_t>(targets, 1);
+  if (placement.candidates.size() < needed) {
+    placement.refused = Conflict(
+        fmt::format("target node {} is no active storage node any more", gone->node.ToString()));
+  }
   return placement;
 }
 

@@ -9,9 +9,12 @@
 
 namespace mooncake::node {
 
+struct Relocation;
+
 struct Candidate {
-  routing::NodeIndex node = routing::kNoNode;  // kNoNode: this node.
-  std::string segment;                         // Empty: any of the node's.
+  // In the view that was given to what made the candidate, and in no other. kNoNode: this node.
+  routing::NodeIndex node = routing::kNoNode;
+  std::string segment;  // Empty: any of the node's.
 };
 
 struct Placement {
@@ -28,6 +31,11 @@ struct Placement {
 // `authority_last`: it has just said that it has no room.
 Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
                    const ReplicateConfig* replicate, bool authority_last);
+
+// The targets of a value that is moved. One that is no storage node of the view is left out; where
+// too few are left for what is asked for, that is refused with kConflict: it is to be planned anew.
+Placement PlaceRelocation(Core& core, const routing::ClusterView& view,
+                          const Relocation& relocation);
 
 // Why no copy was placed, as far as the view tells: kNoSpace, or kTransport where all who could
 // take one are suspect. Where a full owner has said so, or a call failed, that says more.

@@ -16,18 +16,24 @@
 
 #include "mooncake/store.h"
 #include "node/core.h"
-#include "node/placement.h"
 
 namespace mooncake::node {
 
 // A published value that gets new places: a copy goes to each of the best `copies` targets that
 // have room, and the route changes only while it is still of that version.
 struct Relocation {
+  // Named by its id: while values are read and written, nodes come and go, and what is planned on
+  // one view is carried out on another.
+  struct Target {
+    NodeId node;
+    std::string segment;  // Empty: any of the node's.
+  };
+
   Version version = 0;
-  std::vector<Place> keep;         // Replicas that stay in the route.
-  std::vector<Candidate> targets;  // Empty: just leave the replicas that are kept.
-  uint32_t copies = 1;             // At most as many as targets.
-  bool all = false;                // All the copies, or the route stays as it is.
+  std::vector<Place> keep;      // Replicas that stay in the route.
+  std::vector<Target> targets;  // Distinct nodes. Empty: just leave the replicas that are kept.
+  uint32_t copies = 1;          // At most as many as targets.
+  bool all = false;             // All the copies, or the route stays as it is.
 };
 
 struct WriteItem {

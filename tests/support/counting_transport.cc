@@ -1,5 +1,6 @@
 #include "support/counting_transport.h"
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -39,7 +40,25 @@ TransportCounts CountingTransport::Take() {
   return std::exchange(counts_, {});
 }
 
+void CountingTransport::BeforeNext(uint16_t type, std::function<void()> act) {
+  base::MutexLock lock(mu_);
+  act_before_ = type;
+  act_ = std::move(act);
+}
+
+void CountingTransport::ActFirst(std::span<const Call> calls) {
+  std::function<void()> act;
+  {
+    base::MutexLock lock(mu_);
+    const bool due = std::any_of(calls.begin(), calls.end(),
+                                 [&](const Call& call) { return call.type == act_before_; });
+    if (due) act.swap(act_);
+  }
+  if (act) act();
+}
+
 void CountingTransport::CallMany(std::span<Call> calls) {
+  ActFirst(calls);
   std::atomic<uint64_t> reply_bytes = 0;
   std::vector<std::unique_ptr<CountingObserver>> observers;
   std::vector<CallObserver*> originals;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -33,6 +34,8 @@ class CountingTransport final : public Transport {
   TransportCounts counts() const;
   // Starts again from zero; returns what was counted so far.
   TransportCounts Take();
+  // Runs `act` on the caller's thread, once, before the next message of the type leaves.
+  void BeforeNext(uint16_t type, std::function<void()> act);
 
   TransportCapabilities Capabilities() const override { return inner_.Capabilities(); }
   Result<std::string> Listen(const std::string& host, uint16_t port, Service* service) override {
@@ -50,8 +53,12 @@ class CountingTransport final : public Transport {
  private:
   Transport& inner_;
   const std::set<uint16_t> ignored_;
+  void ActFirst(std::span<const Call> calls);
+
   mutable base::Mutex mu_;
   TransportCounts counts_ MC_GUARDED_BY(mu_);
+  std::function<void()> act_ MC_GUARDED_BY(mu_);
+  uint16_t act_before_ MC_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace mooncake::testing

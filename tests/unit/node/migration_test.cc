@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 
 #include "support/test_cluster.h"
@@ -167,6 +168,64 @@ TEST(Migration, ReplicasStayOnDistinctNodes) {
     EXPECT_EQ(code(Order("k", true, {"a-segment-ext-1"})), ErrorCode::kOk);
     EXPECT_EQ(nodes.c.Find("k")->replicas[0].segment, 1u);
     EXPECT_EQ(nodes.c.Get("k").value(), ValueOf("k", 10 * kKiB));
+  });
+}
+
+// Runs `act` once `executor`, which has no replica, is about to read the value from a: the plan is
+// made by then, and nothing is written.
+void BetweenPlanAndWrite(TestNode& executor, std::function<void()> act) {
+  executor.transport.BeforeNext(static_cast<uint16_t>(MessageType::kGet), std::move(act));
+}
+
+void AwaitLeave(TestNode& leaver, TestNode& observer) {
+  leaver.Close();
+  ASSERT_TRUE(observer.core().membership.RefreshTo(0, observer.Deadline()));
+}
+
+TEST(Migration, GoesWhereItWasPlannedToWhoeverJoinsMeanwhile) {
+  Simulated(9, [](TestCluster& cluster) {
+    ThreeNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.b, "a:1");
+    PutOn(nodes.a, key, "a-segment");
+    BetweenPlanAndWrite(nodes.b, [&] { cluster.Start("0"); });
+    const Status status =
+        Migrate(nodes.b.core(), Order(key, true, {"c-segment"}), nodes.b.Deadline());
+    EXPECT_TRUE(status.ok()) << status.error().ToString();
+    EXPECT_EQ(nodes.b.core().view()->nodes().size(), 4u);
+    EXPECT_EQ(Owners(nodes.b, key), (std::set<std::string>{"c:1"}));
+    EXPECT_EQ(nodes.a.Get(key).value_or(""), ValueOf(key, 10 * kKiB));
+  });
+}
+
+TEST(Migration, GoesWhereItWasPlannedToWhoeverLeavesMeanwhile) {
+  Simulated(10, [](TestCluster& cluster) {
+    TestNode& first = cluster.Start("0");
+    ThreeNodes nodes(cluster);
+    const std::string key = TestCluster::KeyAt(nodes.b, "a:1");
+    PutOn(nodes.a, key, "a-segment");
+    BetweenPlanAndWrite(nodes.b, [&] { AwaitLeave(first, nodes.b); });
+    const Status status =
+        Migrate(nodes.b.core(), Order(key, false, {"b-segment", "c-segment"}), nodes.b.Deadline());
+    EXPECT_TRUE(status.ok()) << status.error().ToString();
+    EXPECT_EQ(nodes.b.core().view()->nodes().size(), 3u);
+    EXPECT_EQ(Owners(nodes.b, key), (std::set<std::string>{"a:1", "b:1", "c:1"}));
+    EXPECT_EQ(nodes.c.Get(key).value_or(""), ValueOf(key, 10 * kKiB));
+  });
+}
+
+TEST(Migration, ATargetThatLeavesMeanwhileIsNoTarget) {
+  Simulated(11, [](TestCluster& cluster) {
+    ThreeNodes nodes(cluster);
+    TestNode& last = cluster.Start("d");
+    const std::string key = TestCluster::KeyAt(nodes.b, "a:1");
+    PutOn(nodes.a, key, "a-segment");
+    BetweenPlanAndWrite(nodes.b, [&] { AwaitLeave(nodes.c, nodes.b); });
+    const auto order = Order(key, false, {"c-segment", "d-segment"});
+    const Status status = Migrate(nodes.b.core(), order, nodes.b.Deadline());
+    EXPECT_EQ(status.code(), ErrorCode::kNotFound) << status.error().ToString();
+    EXPECT_EQ(Owners(nodes.b, key), (std::set<std::string>{"a:1"}));
+    cluster.Settle();
+    EXPECT_EQ(last.UsedBytes(), 0u);
   });
 }
 
