@@ -28,6 +28,11 @@ uint64_t EraOfAll(const ClusterView& view) {
   return newest;
 }
 
+bool IsUnheardOf(const Core& core, const Extent& extent, uint64_t era) {
+  if (extent.state() != ExtentState::kLive) return false;
+  return core.membership.era() < era && extent.version() <= era << kTermBits;
+}
+
 void Arrivals::AskAgain(Core& core, const ClusterView& after) {
   answering_.clear();
   const uint64_t newest = EraOfAll(after);

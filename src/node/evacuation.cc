@@ -1,9 +1,12 @@
 #include "node/evacuation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
 
+#include "node/arrivals.h"
 #include "node/placed_write.h"
 #include "node/query_op.h"
 
@@ -15,6 +18,7 @@ constexpr size_t kBatchItems = 256;
 constexpr uint64_t kBatchBytes = 64u << 20;
 constexpr size_t kTargetsMax = 16;
 constexpr int kIdlePassesMax = 3;
+constexpr uint64_t kUnheardWaitMs = 200;
 
 class Evacuation {
  public:
@@ -27,10 +31,13 @@ class Evacuation {
       const std::vector<ExtentPin> live = Live();
       if (live.empty()) break;
       if (core_.runtime.NowMs() >= options_.deadline_ms) {
-        result_.last_error = TransportError("time is up");
+        if (unheard_ == 0) result_.last_error = TransportError("time is up");
         break;
       }
+      unheard_ = 0;
       MoveAll(live);
+      if (unheard_ > 0) result_.last_error = Unheard();
+      if (result_.moved == before && AwaitQuestion()) continue;
       idle = result_.moved == before ? idle + 1 : 0;
     }
     for (const ExtentPin& extent : Live()) {
@@ -41,6 +48,24 @@ class Evacuation {
   }
 
  private:
+  Error Unheard() const {
+    return TransportError(
+        fmt::format("{} values are from before the metadata service lost its data, and the other "
+                    "nodes have yet to ask this one for them",
+                    unheard_));
+  }
+
+  // The others ask when they see this node; once all have, it is of their era. False: there is
+  // nothing to wait for.
+  bool AwaitQuestion() {
+    const bool closing = options_.closing && options_.closing();
+    if (unheard_ == 0 || closing || core_.runtime.Interrupted()) return false;
+    const uint64_t now_ms = core_.runtime.NowMs();
+    core_.runtime.SleepMs(
+        std::min(kUnheardWaitMs, options_.deadline_ms - std::min(options_.deadline_ms, now_ms)));
+    return true;
+  }
+
   std::vector<ExtentPin> Live() const {
     std::vector<ExtentPin> live;
     for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
@@ -69,7 +94,9 @@ class Evacuation {
   void MoveBatch(std::span<const ExtentPin> batch) {
     std::vector<KeyRef> refs;
     for (const ExtentPin& extent : batch) refs.push_back(extent->ref());
+    const uint64_t era = EraOfAll(*core_.view());
     const auto routes = FindRoutes(core_, refs, options_.deadline_ms);
+    era_ = std::max(era, EraOfAll(*core_.view()));
     std::vector<Relocation> relocations(batch.size());
     std::vector<ConstBytes> parts(batch.size());
     std::vector<WriteItem> items(batch.size());
@@ -123,9 +150,14 @@ class Evacuation {
     const bool named = route.ok() && std::find(route->replicas.begin(), route->replicas.end(),
                                                own) != route->replicas.end();
     if (!named) {
-      const bool orphan = route.ok() || route.code() == ErrorCode::kNotFound;
-      if (orphan && core_.extents.Retire(extent)) ++result_.moved;
-      if (!orphan) result_.last_error = route.error();
+      const bool nobodys = route.code() == ErrorCode::kNotFound;
+      if (nobodys && IsUnheardOf(core_, extent, era_)) {
+        ++unheard_;
+      } else if (!nobodys && !route.ok()) {
+        result_.last_error = route.error();
+      } else if (core_.extents.Retire(extent)) {
+        ++result_.moved;
+      }
       return false;
     }
     relocation->version = route->version;
@@ -185,6 +217,8 @@ class Evacuation {
   Core& core_;
   const EvacuationOptions& options_;
   EvacuationResult result_;
+  uint64_t unheard_ = 0;  // Of the last pass: values that nobody can know of yet.
+  uint64_t era_ = 0;      // The newest that those can be of who have answered for a batch.
 };
 
 }  // namespace

@@ -1,9 +1,12 @@
 // Evacuation: moves the live values of this node, or of one of its segments, elsewhere. Each is
 // copied, then published in place of the old replica only if the key's version is still the
 // same, so a concurrent put or remove wins. Makes no room at the targets: nothing that is live
-// is evicted for it.
+// is evicted for it. What the authority does not know of is freed, unless it cannot know: one from
+// after the metadata service lost its data has to ask this node first (docs/adr/0019-eras.md), and
+// that is waited for.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -15,6 +18,7 @@ struct EvacuationOptions {
   std::optional<uint32_t> segment;  // Only this one; this node's other segments may take it.
   std::string prefer;               // A node's name: tried first (a successor).
   uint64_t deadline_ms = 0;
+  std::function<bool()> closing;  // Empty, or whether there is no time to wait for anything.
 };
 
 struct EvacuationResult {

@@ -95,7 +95,8 @@ Status Node::DrainSegment(const std::string& name) {
     extents_.SetSegmentState(index, NodeState::kDraining);
   }
   MC_RETURN_IF_ERROR(PublishSegments());
-  Evacuate(*core_, {index, {}, ports_.runtime.NowMs() + config_.options.request_timeout_ms});
+  const uint64_t limit_ms = ports_.runtime.NowMs() + config_.options.request_timeout_ms;
+  Evacuate(*core_, {index, {}, limit_ms, [this] { return gate_.closed(); }});
   return Ok();
 }
 
@@ -137,7 +138,7 @@ Result<EvacuationResult> Node::EvacuateAll(const std::string& prefer, uint64_t d
     const Status told = SetState(NodeState::kDraining);
     if (!told.ok() && told.code() != ErrorCode::kMetadata) return told.error();
   }
-  return Evacuate(*core_, {std::nullopt, first, deadline_ms});
+  return Evacuate(*core_, {std::nullopt, first, deadline_ms, [this] { return gate_.closed(); }});
 }
 
 std::string Node::AwaitSuccessor(uint64_t deadline_ms) {

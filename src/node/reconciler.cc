@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "node/arrivals.h"
 #include "node/outbox.h"
 
 namespace mooncake::node {
@@ -80,19 +81,13 @@ bool Reconciler::WriterGone(const Extent& extent, const routing::ClusterView& vi
   return view.FindName(core_->names.NameOf(extent.writer())) == routing::kNoNode;
 }
 
-// Whether an authority that does not name the extent cannot know whether it is in use: it answers
-// for a cluster that began without this node, and has yet to ask it.
-bool Reconciler::IsUnknown(const Extent& extent, Version version, uint64_t era) const {
-  if (version != 0 || extent.state() != ExtentState::kLive) return false;
-  return core_->membership.era() < era && extent.version() <= era << kTermBits;
-}
-
 void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version, uint64_t era) {
   if (code == kItemOk) {
     core_->extents.Commit(*extent, version);  // Of a live one at most the version changes.
     return;
   }
-  if (code != CodeOf(ErrorCode::kNotFound) || IsUnknown(*extent, version, era)) return;
+  if (code != CodeOf(ErrorCode::kNotFound)) return;
+  if (version == 0 && IsUnheardOf(*core_, *extent, era)) return;
   if (extent->state() == ExtentState::kReserved) {
     const uint64_t age_ms = runtime_.NowMs() - extent->created_ms();
     // A publish that was sent at the last moment arrives within the stall limit, or never.

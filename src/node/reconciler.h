@@ -33,7 +33,6 @@ class Reconciler {
   void RunOnce();
   void NoteTakeovers();
   void CheckExtents(const std::vector<ExtentPin>& extents);
-  bool IsUnknown(const Extent& extent, Version version, uint64_t era) const;
   // `era`: Truth::era of the slot where the answer comes from.
   void Judge(const ExtentPin& extent, ItemCode code, Version version, uint64_t era);
   bool WriterGone(const Extent& extent, const routing::ClusterView& view) const;

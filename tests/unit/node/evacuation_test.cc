@@ -12,6 +12,7 @@ namespace mooncake::node {
 namespace {
 
 using testing::kKiB;
+using testing::MetadataFault;
 using testing::Simulated;
 using testing::TestCluster;
 using testing::TestNode;
@@ -103,6 +104,80 @@ TEST(Evacuation, IsPlannedAnewWhereAllTargetsLeave) {
       EXPECT_EQ(Owners(nodes.b, key), (std::multiset<std::string>{"b:1"}));
       EXPECT_EQ(nodes.b.Get(key).value_or(""), ValueOf(key, kKiB));
     }
+  });
+}
+
+// A node with values that the service forgets while it begins to drain, and another one that is
+// first there meanwhile and does not see for a while that the old one is back.
+struct Return {
+  explicit Return(TestCluster& cluster) : old(cluster.Start("old")) {
+    for (int i = 0; i < 20; ++i) keys.push_back("key-" + std::to_string(i));
+    for (const Status& put : old.PutAll(keys, kKiB)) EXPECT_TRUE(put.ok());
+    used_bytes = old.UsedBytes();
+    old.metadata.SetFault(MetadataFault::kDown);
+    cluster.runtime().SleepMs(TestCluster::Config("old").membership.lease_ttl_ms + 1'000);
+    EXPECT_EQ(old.node().SetState(NodeState::kDraining).code(), ErrorCode::kMetadata);
+    stranger = &cluster.Start("stranger");
+    stranger->metadata.SetFault(MetadataFault::kDown);
+    old.metadata.SetFault(MetadataFault::kNone);
+    cluster.runtime().SleepMs(2'000);
+    EXPECT_NE(old.core().view()->FindName("stranger:1"), routing::kNoNode);
+    EXPECT_EQ(stranger->core().view()->FindName("old:1"), routing::kNoNode);
+    EXPECT_LT(old.core().membership.era(), stranger->core().membership.era());
+  }
+
+  TestNode& old;
+  TestNode* stranger = nullptr;
+  std::vector<std::string> keys;
+  uint64_t used_bytes = 0;
+};
+
+TEST(Evacuation, KeepsWhatAClusterThatBeganAnewHasYetToAskForAndSaysSo) {
+  for (uint64_t seed = 10; seed < 15; ++seed) {
+    Simulated(seed, [](TestCluster& cluster) {
+      Return scene(cluster);
+      const auto moved = scene.old.node().EvacuateAll({}, scene.old.Deadline(3'000));
+      ASSERT_TRUE(moved.ok()) << moved.error().ToString();
+      EXPECT_EQ(moved->moved, 0u);
+      EXPECT_EQ(moved->remaining_objects, scene.keys.size());
+      EXPECT_EQ(moved->remaining_bytes, scene.keys.size() * kKiB);
+      EXPECT_NE(moved->last_error.context.find("20 values"), std::string::npos)
+          << moved->last_error.ToString();
+      EXPECT_EQ(scene.old.UsedBytes(), scene.used_bytes);
+    });
+  }
+}
+
+TEST(Evacuation, WaitsUntilAClusterThatBeganAnewHasAsked) {
+  for (uint64_t seed = 20; seed < 25; ++seed) {
+    Simulated(seed, [](TestCluster& cluster) {
+      Return scene(cluster);
+      auto later = cluster.runtime().Spawn("later", [&] {
+        cluster.runtime().SleepMs(2'000);
+        scene.stranger->metadata.SetFault(MetadataFault::kNone);
+      });
+      const uint64_t started_ms = cluster.runtime().NowMs();
+      const auto moved = scene.old.node().EvacuateAll({}, scene.old.Deadline(60'000));
+      later->Join();
+      ASSERT_TRUE(moved.ok()) << moved.error().ToString();
+      EXPECT_EQ(moved->remaining_objects, 0u) << moved->last_error.ToString();
+      EXPECT_LT(cluster.runtime().NowMs(), started_ms + 20'000);
+      for (const auto& read : scene.stranger->GetAll(scene.keys, kKiB)) EXPECT_TRUE(read.ok());
+    });
+  }
+}
+
+TEST(Evacuation, WaitsForNobodyWhenTheNodeCloses) {
+  Simulated(30, [](TestCluster& cluster) {
+    Return scene(cluster);
+    auto later = cluster.runtime().Spawn("later", [&] {
+      cluster.runtime().SleepMs(1'000);
+      scene.old.Close();
+    });
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    (void)scene.old.node().EvacuateAll({}, scene.old.Deadline(60'000));
+    EXPECT_LT(cluster.runtime().NowMs(), started_ms + 10'000);
+    later->Join();
   });
 }
 
