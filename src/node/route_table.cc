@@ -148,6 +148,7 @@ ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded, uint64_t 
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, SlotOf(ref), revision); gate != kItemOk) return gate;
+  BelieveNoneLocked(shard, SlotOf(ref));
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   MoveOut(ref.hash, found->second, superseded);
@@ -179,6 +180,7 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
   }
   CountLess(entry, before);
   if (!entry.local && remote.empty()) {
+    BelieveNoneLocked(shard, SlotOf(ref));
     Uncount(ref.hash, entry);
     reasons_.NoteLost(ref.hash, kItemEvicted);
     shard.entries.erase(found);
@@ -195,6 +197,7 @@ uint64_t RouteTable::RemoveScope(
     {
       Shard& shard = shards_[i];
       base::MutexLock lock(shard.mu);
+      for (size_t k = 0; k < shard.slots.size(); ++k) BelieveNoneLocked(shard, SlotAt(i, k));
       for (auto it = shard.entries.begin(); it != shard.entries.end();) {
         const bool served = GateLocked(shard, slots_.Of(it->first)) == kItemOk;
         if (!served || it->second.scope != scope) {
@@ -216,180 +219,6 @@ uint64_t RouteTable::RemoveScope(
     }
   }
   return count;
-}
-
-bool RouteTable::Serves(Slot slot) const {
-  Shard& shard = shards_[ShardIndex(slot)];
-  base::MutexLock lock(shard.mu);
-  return InfoOf(shard, slot).state == SlotState::kServing;
-}
-
-uint64_t RouteTable::EraOf(Slot slot) const {
-  Shard& shard = shards_[ShardIndex(slot)];
-  base::MutexLock lock(shard.mu);
-  const SlotInfo& info = InfoOf(shard, slot);
-  return info.state == SlotState::kServing ? info.era : 0;
-}
-
-std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
-                                            std::vector<Truth>* known) {
-  std::vector<Slot> pending;
-  std::vector<bool> wanted(slots_.count());
-  for (Slot slot : slots) {
-    Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu);
-    SlotInfo& info = InfoOf(shard, slot);
-    if (info.state == SlotState::kServing) continue;
-    if (info.state == SlotState::kFormer && known != nullptr) {
-      known->push_back({slot, info.since, info.passed_on_s != 0, info.era});
-    }
-    const uint64_t known_era = info.state == SlotState::kFormer ? info.era : 0;
-    info = {.state = SlotState::kPending, .since = revision, .era = known_era};
-    pending.push_back(slot);
-    wanted[slot] = true;
-  }
-  std::vector<Entry> dropped;  // Destroyed without a lock.
-  for (size_t i = 0; i < kShards && !pending.empty(); ++i) {
-    Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu);
-    for (auto it = shard.entries.begin(); it != shard.entries.end();) {
-      if (!wanted[slots_.Of(it->first)]) {
-        ++it;
-        continue;
-      }
-      Uncount(it->first, it->second);
-      // Comes back from whoever has the truth, unless that went with its owner.
-      reasons_.NoteLost(it->first, kItemOwnerGone);
-      dropped.push_back(std::move(it->second));
-      it = shard.entries.erase(it);
-      count_.fetch_sub(1, std::memory_order_relaxed);
-    }
-  }
-  return pending;
-}
-
-void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term,
-                             std::span<const uint64_t> eras) {
-  // Before any slot is served: every version from now on is above what the term allows before.
-  const Version floor = term << kTermBits;
-  Version last = last_version_.load(std::memory_order_relaxed);
-  while (last < floor && !last_version_.compare_exchange_weak(last, floor)) {
-  }
-  for (Slot slot : slots) {
-    Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu);
-    SlotInfo& info = InfoOf(shard, slot);
-    if (info.state != SlotState::kPending) continue;
-    info.state = SlotState::kServing;
-    info.era = eras.empty() ? 0 : eras[slot];
-  }
-}
-
-void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
-  for (Slot slot : slots) {
-    Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu);
-    SlotInfo& info = InfoOf(shard, slot);
-    if (info.state == SlotState::kPending) info = {};
-  }
-  Unpin(slots);
-}
-
-void RouteTable::StopServingLocked(SlotInfo& info) {
-  if (info.state == SlotState::kServing) {
-    // All versions of the slot so far were drawn under its lock.
-    info = {.state = SlotState::kFormer,
-            .since = last_version_.load(std::memory_order_relaxed),
-            .era = info.era};
-  } else if (info.state == SlotState::kPending) {
-    info = {};
-  }
-}
-
-Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_t now_ms) {
-  const auto now_s = static_cast<uint32_t>(now_ms / 1'000 + 1);
-  Fenced fenced;
-  for (Slot slot : slots) {
-    Shard& shard = shards_[ShardIndex(slot)];
-    base::MutexLock lock(shard.mu);
-    SlotInfo& info = InfoOf(shard, slot);
-    const bool ours = info.state == SlotState::kServing || info.state == SlotState::kPending;
-    if (ours && revision < info.since) {
-      fenced.kept.push_back(slot);
-      continue;
-    }
-    // What it knew of a slot that it was taking over anew is gone with that; others must not think
-    // that what they know is all.
-    if (info.state == SlotState::kPending && info.era != 0) {
-      fenced.served.push_back({slot, info.since << kTermBits, true, info.since});
-    }
-    StopServingLocked(info);
-    if (info.state != SlotState::kFormer) continue;
-    fenced.served.push_back({slot, info.since, info.passed_on_s != 0, info.era});
-    if (info.passed_on_s == 0) info.passed_on_s = now_s;
-  }
-  Unpin(slots);
-  return fenced;
-}
-
-void RouteTable::Lose(std::span<const Slot> slots) {
-  // With many slots to a shard one call holds its lock for all that come in a row.
-  for (size_t i = 0; i < slots.size();) {
-    const size_t index = ShardIndex(slots[i]);
-    Shard& shard = shards_[index];
-    base::MutexLock lock(shard.mu);
-    for (; i < slots.size() && ShardIndex(slots[i]) == index; ++i) {
-      StopServingLocked(InfoOf(shard, slots[i]));
-    }
-  }
-  Unpin(slots);
-}
-
-void RouteTable::Unpin(std::span<const Slot> slots) {
-  std::vector<bool> wanted(slots_.count());
-  for (Slot slot : slots) wanted[slot] = true;
-  std::vector<ExtentPin> dropped;  // Released without a lock.
-  for (size_t i = 0; i < kShards && !slots.empty(); ++i) {
-    Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu);
-    for (auto& [hash, entry] : shard.entries) {
-      const Slot slot = slots_.Of(hash);
-      if (!wanted[slot] || !entry.local || InfoOf(shard, slot).state == SlotState::kServing) {
-        continue;
-      }
-      entry.route.replicas.insert(entry.route.replicas.begin(), entry.local->place());
-      dropped.push_back(std::move(entry.local));
-    }
-  }
-}
-
-void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms, uint64_t revision) {
-  for (size_t i = 0; i < kShards; ++i) {
-    Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu);
-    const std::span<SlotInfo> infos(shard.slots);
-    std::vector<bool> drop(infos.size());
-    for (size_t k = 0; k < drop.size(); ++k) {
-      SlotInfo& info = infos[k];
-      const Slot slot = SlotAt(i, k);
-      drop[k] = (info.state == SlotState::kForeign && foreign[slot]) ||
-                (info.state == SlotState::kFormer && foreign[slot] && info.passed_on_s != 0 &&
-                 info.passed_on_s * uint64_t{1'000} + kPassedOnMs < now_ms);
-      if (drop[k]) info = {};
-      info.unmirrored = foreign[slot];
-    }
-    shard.mirrors_by = revision;
-    const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
-      const Slot slot = slots_.Of(entry.first);
-      const SlotInfo& info = infos[PlaceOf(slot)];
-      const bool mirrored =
-          info.state == SlotState::kFormer && entry.second.route.version > info.since;
-      const bool goes = drop[PlaceOf(slot)] || (mirrored && foreign[slot]);
-      if (goes) Uncount(entry.first, entry.second);
-      return goes;
-    });
-    count_.fetch_sub(dropped, std::memory_order_relaxed);
-  }
 }
 
 void RouteTable::AdoptLocalLocked(Entry& entry, const Place& place) {
@@ -482,6 +311,7 @@ uint64_t RouteTable::SweepOwners(const std::function<bool(const Place&)>& gone) 
       CountLess(it->second, before);
       const bool empty = remote.empty() && !it->second.local;
       if (empty) {
+        BelieveNoneLocked(shard, slots_.Of(it->first));
         Uncount(it->first, it->second);
         reasons_.NoteLost(it->first, kItemOwnerGone);
         count_.fetch_sub(1, std::memory_order_relaxed);

@@ -6,7 +6,9 @@
 //
 // A slot is
 //   foreign   another node's; routes kept here are mirrors,
-//   pending   being taken over: routes are merged in, requests are told to retry soon,
+//   pending   being taken over: routes are merged in, requests are told to retry soon. If that
+//   comes
+//             to nothing, the slot is as it was before,
 //   serving   answered here,
 //   former    was served here until a view said otherwise or a newer authority asked for it. What
 //             is here is the whole truth as of then: see Truth.
@@ -17,6 +19,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,19 +74,23 @@ class RouteTable {
   bool Serves(routing::Slot slot) const;
   // Truth::era of a slot that is served; 0: it is not.
   uint64_t EraOf(routing::Slot slot) const;
-  // Any -> pending, except that serving stays. Forgets the routes of those that become pending;
+  // Any -> pending, except that serving stays. Sets the routes of those that become pending aside;
   // returns these. `revision`: of the view that gives them to this node. `known` gets what this
   // node still knew of them; their routes are to be exported before.
   std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots,
                                            uint64_t revision = 0,
                                            std::vector<Truth>* known = nullptr);
   // pending -> serving, with `term` for the versions to come. `eras`, by slot: Truth::era of what
-  // is known of each; empty: 0.
+  // is known of each; empty: 0. Those of a newer era than `whole_era` are partial: members that
+  // are silent may know of older values, and are believed when they come back. No more so once a
+  // key of the slot was removed: it could be one of those.
   void EndTakeover(std::span<const routing::Slot> slots, uint64_t term,
-                   std::span<const uint64_t> eras = {});
-  // pending -> foreign: another node has them, by a newer view.
+                   std::span<const uint64_t> eras = {}, uint64_t whole_era = kNewest);
+  // No slot is partial any more: nobody is silent.
+  void BelieveNone();
+  // Pending ones are what they were before: another node has them, by a newer view.
   void AbandonTakeover(std::span<const routing::Slot> slots);
-  // A newer authority asks: serving -> former, pending -> foreign. Leaves slots alone that this
+  // A newer authority asks: serving -> former, pending -> as before. Leaves slots alone that this
   // node has by a newer view than the asker's: its request was late, or it is behind.
   Fenced Fence(std::span<const routing::Slot> slots, uint64_t revision = kNewest,
                uint64_t now_ms = 0);
@@ -150,15 +157,22 @@ class RouteTable {
   using Entries = std::unordered_multimap<uint64_t, Entry, KeepHash>;
   struct SlotInfo {
     SlotState state = SlotState::kForeign;
+    bool unmirrored = false;   // Nobody keeps it up to date here, says the view of mirrors_by.
+    bool partial = false;      // Served ones: see EndTakeover.
     uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
     uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
-    uint64_t era = 0;          // Served and former ones: Truth::era; pending: of what it knew.
-    bool unmirrored = false;   // Nobody keeps it up to date here, says the view of
-  };  // Shard::mirrors_by.
+    uint64_t era = 0;          // Served and former ones: Truth::era.
+  };
+  // What was known of a slot that is being taken over, in case that comes to nothing.
+  struct SetAside {
+    SlotInfo info;
+    std::vector<Entries::node_type> entries;
+  };
   struct Shard {
     mutable base::Mutex mu;
     Entries entries MC_GUARDED_BY(mu);
     std::vector<SlotInfo> slots MC_GUARDED_BY(mu);
+    std::unordered_map<routing::Slot, SetAside> set_aside MC_GUARDED_BY(mu);
     PublishCounts published MC_GUARDED_BY(mu);
     uint64_t mirrors_by MC_GUARDED_BY(mu) = 0;  // Revision as of DropMirrors.
   };
@@ -201,7 +215,12 @@ class RouteTable {
                                           const Age& age) MC_REQUIRES(shard.mu);
   // After some of its replicas went; before them it was `before`.
   static void CountLess(const Entry& entry, const Load& before);
+  std::map<size_t, std::vector<routing::Slot>> ByShard(std::span<const routing::Slot> slots) const;
   void StopServingLocked(SlotInfo& info);
+  void PutBackLocked(Shard& shard, std::span<const routing::Slot> slots,
+                     std::vector<Entry>* dropped) MC_REQUIRES(shard.mu);
+  // Something of the slot goes: what a partial one does not know of is gone as well.
+  void BelieveNoneLocked(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu);
   // What is no more served pins no bytes: our own replicas become places like all others.
   void Unpin(std::span<const routing::Slot> slots);
   void AdoptLocalLocked(Entry& entry, const Place& place);
@@ -213,6 +232,8 @@ class RouteTable {
   MissReasons reasons_;
   std::atomic<Version> last_version_{0};
   std::atomic<uint64_t> count_{0};
+  std::atomic<uint64_t> whole_era_{0};  // As of the last takeover.
+  std::atomic<bool> any_partial_{false};
 };
 
 }  // namespace mooncake::node

@@ -55,7 +55,7 @@ class Takeover {
     if (!rest.empty()) Rebuild(rest, hearsay);
     core_.routes.AbandonTakeover(kept_);
     if (!kept_.empty()) core_.membership.ReapplySoon();
-    core_.routes.EndTakeover(gained, after_.revision(), Eras());
+    core_.routes.EndTakeover(gained, after_.revision(), Eras(), EraOfAll(after_));
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "authority"}})
         .Add(pending_.size() - rest.size());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "inventory"}}).Add(rest.size());
@@ -63,6 +63,7 @@ class Takeover {
 
   // Owners from before the cluster that others know of who have not told all that they have.
   const std::set<NodeIndex>& unheard() const { return unheard_; }
+  bool all_answered() const { return silent_.empty(); }
 
  private:
   uint32_t slot_count() const { return after_.slots().count(); }
@@ -97,12 +98,6 @@ class Takeover {
 
   // The best truths, and below those that are not whole the best of what was before them.
   void RankTruths() {
-    // Where all are of one era, whoever has asked the one that was asked knows what it knew.
-    if (oldest_era_ == EraOfAll(after_)) {
-      std::erase_if(truths_, [](const auto& heard) {
-        return heard.second.upto == heard.second.era << kTermBits;
-      });
-    }
     for (const auto& [node, truth] : truths_) {
       if (truth.passed_on) passed_on_[{node, truth.slot}] = truth.upto;
       Consider(node, truth, &best_[truth.slot]);
@@ -147,11 +142,24 @@ class Takeover {
   }
 
   // Of what is known of every slot from now on: where there was no telling who had it last, the
-  // members that there are.
+  // members that there are. But where several of those that may know are silent, one of them may
+  // have served it and another be the only one that was told: then all from before is not known.
   std::vector<uint64_t> Eras() const {
-    std::vector<uint64_t> eras(slot_count(), EraOfAll(after_));
+    const uint64_t whole = EraOfAll(after_);
+    std::vector<uint64_t> eras(slot_count(), whole);
+    std::vector<uint8_t> silent(slot_count());
+    for (const auto& [node, slots] : sources_) {
+      if (!silent_.contains(node)) continue;
+      for (Slot slot : slots) silent[slot] = silent[slot] == 0 ? 1 : 2;
+    }
     for (Slot slot : pending_) {
-      if (settled_[slot]) eras[slot] = best_[slot].era;
+      const Best& best = best_[slot];
+      const bool partial = best.known && best.era > whole;  // Was so before.
+      if (settled_[slot] || (silent[slot] > 0 && partial)) {
+        eras[slot] = best.era;
+      } else if (silent[slot] > 1) {
+        eras[slot] = after_.revision();
+      }
     }
     return eras;
   }
@@ -474,6 +482,10 @@ void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& befor
   std::erase_if(own, [&](Slot slot) { return core.routes.Serves(slot); });
   Takeover takeover(core, before, after);
   if (!own.empty()) takeover.Run(own);
+  const bool suspects =
+      std::any_of(after.nodes().begin(), after.nodes().end(),
+                  [](const routing::ViewNode& node) { return node.lease.suspect; });
+  if (!suspects && takeover.all_answered()) core.routes.BelieveNone();
   arrivals.Note(core, after, arrival, takeover.unheard());
   SweepRemoved(core, before, after);
 }

@@ -56,8 +56,8 @@ MUTANTS = [
     ),
     Mutant(  # Who is asked for its slots goes on serving them.
         "former-authority-goes-on",
-        "src/node/route_table.cc",
-        "    StopServingLocked(info);\n    if (info.state != SlotState::kFormer) continue;",
+        "src/node/route_slots.cc",
+        "      StopServingLocked(info);\n      if (info.state != SlotState::kFormer) continue;",
         "    if (info.state != SlotState::kFormer) continue;",
         "*NothingIsMissedWhenNodesJoin:*FalseAlarms",
     ),
@@ -161,6 +161,27 @@ MUTANTS = [
         "if (hosts[ranks[i]] == hosts[ranks[0]]) continue;",
         "if (!hosts.empty()) continue;",
         "*AHostStandsStill",
+    ),
+    Mutant(  # What silent ones may know of does not exist.
+        "the-silent-know-nothing",
+        "src/node/takeover.cc",
+        "} else if (silent[slot] > 1) {",
+        "} else if (false) {",
+        "*AnAuthorityAndItsMirrorStandStill",
+    ),
+    Mutant(  # Of a slot that others may know more of, something is removed: it comes back.
+        "removed-and-believed-again",
+        "src/node/route_slots.cc",
+        "if (!info.partial || info.state != SlotState::kServing) return;",
+        "if (info.state != SlotState::kForeign) return;",
+        "*AnAuthorityAndItsMirrorStandStill",
+    ),
+    Mutant(  # A takeover that another one overtakes takes along what was known.
+        "known-until-a-takeover",
+        "src/node/route_slots.cc",
+        "info = aside != shard.set_aside.end() ? aside->second.info : SlotInfo{};",
+        "info = SlotInfo{};",
+        "*AnAuthorityAndItsMirrorStandStill",
     ),
 ]
 

@@ -1,6 +1,10 @@
 // Slots that come, go and are passed on: who may have served them, and what that node knows.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "unit/node/route_tables.h"
 
 namespace mooncake::node {
@@ -83,6 +87,84 @@ TEST_F(RouteTableSlotsTest, AnAbandonedTakeoverServesNothing) {
   table_.AbandonTakeover(slots);
   table_.EndTakeover(slots, 7);
   EXPECT_EQ(Look("k"), kItemWrongAuthority);
+}
+
+// Another key of the same slot.
+std::string Neighbour(std::string_view key) {
+  for (int i = 0;; ++i) {
+    std::string other = std::string(key) + std::to_string(i);
+    if (SlotOf(RefOf(other)) == SlotOf(RefOf(key))) return other;
+  }
+}
+
+TEST_F(RouteTableSlotsTest, ATakeoverThatAnotherOneOvertakesLeavesWhatWasKnown) {
+  const std::string stranger = Neighbour("k");
+  const Slot slots[] = {SlotOf(RefOf("k"))};
+  const auto keys = [&] {
+    std::vector<std::string> names;
+    for (const KeyedRoute& keyed : table_.Export((slots[0] & 0xff), [](Slot) { return true; })) {
+      names.push_back(keyed.key);
+    }
+    return names;
+  };
+  for (const bool fence : {true, false}) {
+    Serve("k", 1);
+    Version version = 0;
+    ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
+    table_.Lose(slots);
+    table_.BeginTakeover(slots, 7);
+    table_.Import(RefOf(stranger), RouteOf(1, {Remote(2)}), false);
+    EXPECT_EQ(keys(), std::vector<std::string>{stranger});
+    if (!fence) table_.AbandonTakeover(slots);
+    const Fenced fenced = table_.Fence(slots, 8);
+    ASSERT_EQ(fenced.served.size(), 1u);
+    EXPECT_EQ(fenced.served[0].upto, version);
+    EXPECT_EQ(fenced.served[0].passed_on, false);
+    EXPECT_EQ(keys(), std::vector<std::string>{"k"});
+    EXPECT_EQ(table_.route_count(), 1u);
+    table_.EndTakeover(slots, 7);
+    EXPECT_FALSE(table_.Serves(slots[0]));
+    table_.BeginTakeover(slots, 9);  // And what came of it is gone when one is done.
+    table_.EndTakeover(slots, 9);
+    EXPECT_EQ(table_.route_count(), 0u);
+  }
+}
+
+TEST_F(RouteTableSlotsTest, WhatOthersMayKnowOfAPartialSlotIsBelievedUntilSomethingOfItGoes) {
+  constexpr uint64_t kWhole = 5;
+  constexpr uint64_t kPartial = 9;
+  const Slot slot = SlotOf(RefOf("k"));
+  const Slot slots[] = {slot};
+  std::vector<uint64_t> eras(routing::Slots().count(), kWhole);
+  eras[slot] = kPartial;
+  Superseded ignored;
+  Version version = 0;
+  const std::vector<std::function<void()>> changes = {
+      [&] { EXPECT_EQ(table_.Remove(RefOf("unknown"), &ignored), CodeOf(ErrorCode::kNotFound)); },
+      [&] { EXPECT_EQ(table_.Remove(RefOf("k"), &ignored), kItemOk); },
+      [&] { EXPECT_EQ(table_.Check(RefOf("k"), Remote(1), true, &version), kItemOk); },
+      [&] { EXPECT_EQ(table_.SweepOwners([](const Place&) { return true; }), 1u); },
+      [&] { table_.RemoveScope(0, [](const KeyRef&, const Superseded&) {}); },
+      [&] { table_.BelieveNone(); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Serve("unknown");
+    table_.Lose(slots);
+    table_.BeginTakeover(slots, kPartial);
+    table_.EndTakeover(slots, kPartial, eras, kWhole);
+    ASSERT_EQ(Publish("k", At({Remote(1), Remote(2)})), kItemOk);
+    ASSERT_EQ(Publish("k", At({Remote(1)})), kItemOk);  // An overwrite tells by its version.
+    EXPECT_EQ(table_.EraOf(slot), kPartial) << i;
+    changes[i]();
+    // A key of another slot says nothing about this one.
+    EXPECT_EQ(table_.EraOf(slot), i == 0 ? kPartial : kWhole) << i;
+  }
+  const std::string neighbour = Neighbour("k");
+  table_.Lose(slots);
+  table_.BeginTakeover(slots, kPartial);
+  table_.EndTakeover(slots, kPartial, eras, kWhole);
+  EXPECT_EQ(table_.Remove(RefOf(neighbour), &ignored), CodeOf(ErrorCode::kNotFound));
+  EXPECT_EQ(table_.EraOf(slot), kWhole);
 }
 
 TEST_F(RouteTableSlotsTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {

@@ -1,0 +1,248 @@
+// The part of RouteTable that has slots come and go.
+#include <utility>
+
+#include "node/route_table.h"
+
+namespace mooncake::node {
+
+using routing::Slot;
+
+std::map<size_t, std::vector<Slot>> RouteTable::ByShard(std::span<const Slot> slots) const {
+  std::map<size_t, std::vector<Slot>> shards;
+  for (Slot slot : slots) shards[ShardIndex(slot)].push_back(slot);
+  return shards;
+}
+
+bool RouteTable::Serves(Slot slot) const {
+  Shard& shard = shards_[ShardIndex(slot)];
+  base::MutexLock lock(shard.mu);
+  return InfoOf(shard, slot).state == SlotState::kServing;
+}
+
+uint64_t RouteTable::EraOf(Slot slot) const {
+  Shard& shard = shards_[ShardIndex(slot)];
+  base::MutexLock lock(shard.mu);
+  const SlotInfo& info = InfoOf(shard, slot);
+  return info.state == SlotState::kServing ? info.era : 0;
+}
+
+std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
+                                            std::vector<Truth>* known) {
+  std::vector<Slot> pending;
+  for (const auto& [index, some] : ByShard(slots)) {
+    Shard& shard = shards_[index];
+    base::MutexLock lock(shard.mu);
+    std::vector<bool> wanted(shard.slots.size());
+    for (Slot slot : some) {
+      SlotInfo& info = InfoOf(shard, slot);
+      if (info.state == SlotState::kServing) continue;
+      pending.push_back(slot);
+      if (info.state == SlotState::kPending) {
+        info.since = revision;
+        continue;
+      }
+      if (info.state == SlotState::kFormer) {
+        if (known != nullptr) {
+          known->push_back({slot, info.since, info.passed_on_s != 0, info.era});
+        }
+        shard.set_aside.emplace(slot, SetAside{info, {}});
+      }
+      info = {.state = SlotState::kPending, .since = revision};
+      wanted[PlaceOf(slot)] = true;
+    }
+    for (auto it = shard.entries.begin(); it != shard.entries.end();) {
+      const Slot slot = slots_.Of(it->first);
+      if (!wanted[PlaceOf(slot)]) {
+        ++it;
+        continue;
+      }
+      Uncount(it->first, it->second);
+      // Comes back from whoever has the truth, unless that went with its owner.
+      reasons_.NoteLost(it->first, kItemOwnerGone);
+      const auto next = std::next(it);
+      shard.set_aside[slot].entries.push_back(shard.entries.extract(it));  // Or a mirror.
+      it = next;
+      count_.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+  return pending;
+}
+
+// A takeover that comes to nothing leaves its slots as they were, without what has been imported
+// for it: somebody may ask what this node knew. Pins go to `dropped`.
+void RouteTable::PutBackLocked(Shard& shard, std::span<const Slot> slots,
+                               std::vector<Entry>* dropped) {
+  std::vector<bool> back(shard.slots.size());
+  bool any = false;
+  for (Slot slot : slots) {
+    SlotInfo& info = InfoOf(shard, slot);
+    if (info.state != SlotState::kPending) continue;
+    const auto aside = shard.set_aside.find(slot);
+    info = aside != shard.set_aside.end() ? aside->second.info : SlotInfo{};
+    back[PlaceOf(slot)] = any = true;
+  }
+  if (!any) return;
+  for (auto it = shard.entries.begin(); it != shard.entries.end();) {
+    if (!back[PlaceOf(slots_.Of(it->first))]) {
+      ++it;
+      continue;
+    }
+    dropped->push_back(std::move(it->second));
+    it = shard.entries.erase(it);
+    count_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  for (Slot slot : slots) {
+    const auto aside = shard.set_aside.find(slot);
+    if (!back[PlaceOf(slot)] || aside == shard.set_aside.end()) continue;
+    for (Entries::node_type& entry : aside->second.entries) {
+      shard.entries.insert(std::move(entry));
+      count_.fetch_add(1, std::memory_order_relaxed);
+    }
+    shard.set_aside.erase(aside);
+  }
+}
+
+void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term,
+                             std::span<const uint64_t> eras, uint64_t whole_era) {
+  whole_era_.store(whole_era);
+  // Before any slot is served: every version from now on is above what the term allows before.
+  const Version floor = term << kTermBits;
+  Version last = last_version_.load(std::memory_order_relaxed);
+  while (last < floor && !last_version_.compare_exchange_weak(last, floor)) {
+  }
+  std::vector<SetAside> dropped;  // Destroyed without a lock.
+  for (Slot slot : slots) {
+    Shard& shard = shards_[ShardIndex(slot)];
+    base::MutexLock lock(shard.mu);
+    SlotInfo& info = InfoOf(shard, slot);
+    if (info.state != SlotState::kPending) continue;
+    info.state = SlotState::kServing;
+    info.era = eras.empty() ? 0 : eras[slot];
+    info.partial = info.era > whole_era;
+    if (info.partial) any_partial_.store(true);
+    const auto aside = shard.set_aside.find(slot);
+    if (aside == shard.set_aside.end()) continue;
+    dropped.push_back(std::move(aside->second));
+    shard.set_aside.erase(aside);
+  }
+}
+
+void RouteTable::BelieveNoneLocked(Shard& shard, Slot slot) {
+  SlotInfo& info = InfoOf(shard, slot);
+  if (!info.partial || info.state != SlotState::kServing) return;
+  info.partial = false;
+  info.era = whole_era_.load();
+}
+
+void RouteTable::BelieveNone() {
+  if (!any_partial_.exchange(false)) return;
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu);
+    for (size_t k = 0; k < shard.slots.size(); ++k) BelieveNoneLocked(shard, SlotAt(i, k));
+  }
+}
+
+void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
+  std::vector<Entry> dropped;  // Destroyed without a lock.
+  for (const auto& [index, some] : ByShard(slots)) {
+    Shard& shard = shards_[index];
+    base::MutexLock lock(shard.mu);
+    PutBackLocked(shard, some, &dropped);
+  }
+}
+
+void RouteTable::StopServingLocked(SlotInfo& info) {
+  if (info.state != SlotState::kServing) return;
+  // All versions of the slot so far were drawn under its lock.
+  info = {.state = SlotState::kFormer,
+          .since = last_version_.load(std::memory_order_relaxed),
+          .era = info.era};
+}
+
+Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_t now_ms) {
+  const auto now_s = static_cast<uint32_t>(now_ms / 1'000 + 1);
+  Fenced fenced;
+  std::vector<Entry> dropped;  // Destroyed without a lock.
+  for (auto& [index, some] : ByShard(slots)) {
+    Shard& shard = shards_[index];
+    base::MutexLock lock(shard.mu);
+    std::erase_if(some, [&](Slot slot) {
+      const SlotInfo& info = InfoOf(shard, slot);
+      const bool ours = info.state == SlotState::kServing || info.state == SlotState::kPending;
+      if (!ours || revision >= info.since) return false;
+      fenced.kept.push_back(slot);
+      return true;
+    });
+    PutBackLocked(shard, some, &dropped);
+    for (Slot slot : some) {
+      SlotInfo& info = InfoOf(shard, slot);
+      StopServingLocked(info);
+      if (info.state != SlotState::kFormer) continue;
+      fenced.served.push_back({slot, info.since, info.passed_on_s != 0, info.era});
+      if (info.passed_on_s == 0) info.passed_on_s = now_s;
+    }
+  }
+  Unpin(slots);
+  return fenced;
+}
+
+void RouteTable::Lose(std::span<const Slot> slots) {
+  std::vector<Entry> dropped;  // Destroyed without a lock.
+  for (const auto& [index, some] : ByShard(slots)) {
+    Shard& shard = shards_[index];
+    base::MutexLock lock(shard.mu);
+    PutBackLocked(shard, some, &dropped);
+    for (Slot slot : some) StopServingLocked(InfoOf(shard, slot));
+  }
+  Unpin(slots);
+}
+
+void RouteTable::Unpin(std::span<const Slot> slots) {
+  std::vector<bool> wanted(slots_.count());
+  for (Slot slot : slots) wanted[slot] = true;
+  std::vector<ExtentPin> dropped;  // Released without a lock.
+  for (size_t i = 0; i < kShards && !slots.empty(); ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu);
+    for (auto& [hash, entry] : shard.entries) {
+      const Slot slot = slots_.Of(hash);
+      if (!wanted[slot] || !entry.local || InfoOf(shard, slot).state == SlotState::kServing) {
+        continue;
+      }
+      entry.route.replicas.insert(entry.route.replicas.begin(), entry.local->place());
+      dropped.push_back(std::move(entry.local));
+    }
+  }
+}
+
+void RouteTable::DropMirrors(const std::vector<bool>& foreign, uint64_t now_ms, uint64_t revision) {
+  for (size_t i = 0; i < kShards; ++i) {
+    Shard& shard = shards_[i];
+    base::MutexLock lock(shard.mu);
+    const std::span<SlotInfo> infos(shard.slots);
+    std::vector<bool> drop(infos.size());
+    for (size_t k = 0; k < drop.size(); ++k) {
+      SlotInfo& info = infos[k];
+      const Slot slot = SlotAt(i, k);
+      drop[k] = (info.state == SlotState::kForeign && foreign[slot]) ||
+                (info.state == SlotState::kFormer && foreign[slot] && info.passed_on_s != 0 &&
+                 info.passed_on_s * uint64_t{1'000} + kPassedOnMs < now_ms);
+      if (drop[k]) info = {};
+      info.unmirrored = foreign[slot];
+    }
+    shard.mirrors_by = revision;
+    const size_t dropped = std::erase_if(shard.entries, [&](const auto& entry) {
+      const Slot slot = slots_.Of(entry.first);
+      const SlotInfo& info = infos[PlaceOf(slot)];
+      const bool mirrored =
+          info.state == SlotState::kFormer && entry.second.route.version > info.since;
+      const bool goes = drop[PlaceOf(slot)] || (mirrored && foreign[slot]);
+      if (goes) Uncount(entry.first, entry.second);
+      return goes;
+    });
+    count_.fetch_sub(dropped, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace mooncake::node
