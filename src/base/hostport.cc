@@ -1,5 +1,7 @@
 #include "base/hostport.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace mooncake::base {
@@ -24,6 +26,10 @@ Result<HostPort> ParseHostPort(std::string_view field, std::string_view text) {
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return Bad(field, text, "has no closing bracket");
     result.host = text.substr(1, close - 1);
+    // Without its brackets it would be read as a host and a port.
+    if (std::ranges::count(result.host, ':') == 1) {
+      return Bad(field, text, "has brackets around what is no IPv6 address");
+    }
     rest = text.substr(close + 1);
     if (!rest.empty() && rest.front() != ':') return Bad(field, text, "goes on after the bracket");
   } else {

@@ -37,8 +37,8 @@ TEST(HostPort, WritesWhatItReads) {
 }
 
 TEST(HostPort, RefusesMalformedTextAndNamesIt) {
-  for (std::string_view text :
-       {"", ":80", "a:", "a:x", "a:65536", "a:-1", "[::1", "[::1]80", "[]:1", "a b", "a/b:1"}) {
+  for (std::string_view text : {"", ":80", "a:", "a:x", "a:65536", "a:-1", "[::1", "[::1]80",
+                                "[]:1", "a b", "a/b:1", "[a:1]", "[a:1]:2"}) {
     const Result<HostPort> result = ParseHostPort("local_hostname", text);
     ASSERT_EQ(result.code(), ErrorCode::kInvalidArgument) << text;
     EXPECT_NE(result.error().context.find("local_hostname"), std::string::npos) << text;
