@@ -28,6 +28,9 @@ constexpr int kTriesMax = 3;
 constexpr uint64_t kRetryWaitMs = 500;  // Doubles with each try.
 // What a collector says is not read; it may be no collector, and go on for ever.
 constexpr size_t kAnswerBytesMax = size_t{16} << 10;
+// Of scheme, host and port; a name in DNS has at most 253. httplib takes them apart with a regular
+// expression, whose matcher calls itself for each character and would run out of stack.
+constexpr size_t kAddressBytesMax = 300;
 
 // A collector that closes a connection while this thread writes to it must not end the process,
 // and no signal of the process is handled here.
@@ -35,6 +38,11 @@ void BlockSignals() {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+// Where the path begins.
+size_t AddressSize(const std::string& endpoint) {
+  return std::min(endpoint.find('/', endpoint.find("://") + 3), endpoint.size());
 }
 
 bool IsWorthARetry(int status) { return status == 429 || status >= 500; }
@@ -45,8 +53,7 @@ class OtlpExporter::Connection {
  public:
   Connection(Runtime& runtime, const OtlpOptions& options)
       : runtime_(runtime), timeout_ms_(options.timeout_ms) {
-    const size_t host = options.endpoint.find("://") + 3;
-    const size_t path = std::min(options.endpoint.find('/', host), options.endpoint.size());
+    const size_t path = AddressSize(options.endpoint);
     client_ = std::make_unique<httplib::Client>(options.endpoint.substr(0, path));
     path_ = path == options.endpoint.size() ? "/" : options.endpoint.substr(path);
     const auto seconds = static_cast<time_t>(options.timeout_ms / 1'000);
@@ -105,6 +112,11 @@ Result<std::unique_ptr<OtlpExporter>> OtlpExporter::Start(Runtime& runtime, Otlp
     return InvalidArgument(
         fmt::format("endpoint '{}': expected http://HOST:PORT/PATH or https://HOST:PORT/PATH",
                     base::RedactUrl(options.endpoint)));
+  }
+  if (const size_t size = AddressSize(options.endpoint); size > kAddressBytesMax) {
+    return InvalidArgument(
+        fmt::format("endpoint: scheme, host and port have {} bytes, at most {} are allowed", size,
+                    kAddressBytesMax));
   }
   // The endpoint is in pages, logs and errors; and a password with a slash is not told from a path.
   if (options.endpoint.find('@') != std::string::npos) {

@@ -81,5 +81,16 @@ TEST_F(OtlpExporterTest, APasswordInTheEndpointIsRefusedAndNotShown) {
   }
 }
 
+TEST_F(OtlpExporterTest, AnAddressLongerThanAnyIsRefused) {
+  const std::string many(size_t{1} << 20, '0');
+  for (const std::string& endpoint :
+       {"http://" + many, "http://[" + many + "::]:1/v1/traces", "http://h:" + many + "80/"}) {
+    const auto exporter = OtlpExporter::Start(runtime_, {.endpoint = endpoint});
+    ASSERT_EQ(exporter.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(exporter.error().context, HasSubstr("endpoint"));
+    EXPECT_LT(exporter.error().context.size(), 500u);
+  }
+}
+
 }  // namespace
 }  // namespace mooncake::obs
