@@ -73,6 +73,8 @@ std::string NearestConfigName(const std::string& name) {
     std::vector<std::string_view> names = Split(setting.aliases, ' ');
     names.insert(names.begin(), setting.name);
     for (std::string_view known : names) {
+      // The lengths alone may differ by more, and a long text takes long to compare.
+      if (folded.size() >= known.size() + distance_max) continue;
       const size_t distance = EditDistance(folded, known);
       if (distance >= distance_max) continue;
       distance_max = distance;
