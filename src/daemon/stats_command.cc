@@ -58,13 +58,7 @@ Result<std::string> Get(const std::string& server, const std::string& path) {
     if (got == 0) break;
     answer.append(chunk, 0, static_cast<size_t>(got));
   }
-  const size_t body = answer.find("\r\n\r\n");
-  const bool fine = answer.starts_with("HTTP/1.") && answer.substr(8, 5).starts_with(" 200");
-  if (body == std::string::npos || !fine) {
-    return TransportError(
-        fmt::format("{}{}: {}", server, path, answer.substr(0, answer.find("\r\n"))));
-  }
-  return answer.substr(body + 4);
+  return BodyOf(server + path, answer);
 }
 
 std::string Field(const nlohmann::json& row, const char* name) {
@@ -107,6 +101,16 @@ void PrintBreakdown(const nlohmann::json& summary) {
 }
 
 }  // namespace
+
+Result<std::string> BodyOf(const std::string& from, const std::string& answer) {
+  constexpr std::string_view kVersion = "HTTP/1.";  // Then a digit and the status.
+  const size_t body = answer.find("\r\n\r\n");
+  const bool fine = answer.starts_with(kVersion) && answer.find(" 200") == kVersion.size() + 1;
+  if (body == std::string::npos || !fine) {
+    return TransportError(fmt::format("{}: {}", from, answer.substr(0, answer.find("\r\n"))));
+  }
+  return answer.substr(body + 4);
+}
 
 int RunStats(const StatsOptions& options) {
   const Result<std::string> body = Get(options.server, options.breakdown ? "/breakdown" : "/stats");
