@@ -190,6 +190,8 @@ Status AddFile(const std::string& path, const Texts& environment, Texts* values)
     if (values->contains(name) || AnySet(VariablesOf(name), environment)) continue;
     (*values)[name] = Trim(text.substr(equals + 1));
   }
+  // A folder can be opened, and fails here.
+  if (file.bad()) return InvalidArgument(fmt::format("--config {}: cannot be read", path));
   return Ok();
 }
 
