@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 
+#include "base/url.h"
 #include "client/config/config_parse.h"
 #include "client/config/config_table.h"
 
@@ -213,16 +214,20 @@ std::string TextOf(const std::string& name, const Texts& values, const Texts& en
 
 std::string ConfigText(const Texts& values, const Texts& environment) {
   std::string text;
-  const auto add = [&](const std::string& name, std::string_view initial, bool secret) {
+  const auto add = [&](const std::string& name, std::string_view initial, bool secret, bool url) {
     const char* source = "";
     std::string value = TextOf(name, values, environment, initial, &source);
     if (secret && !value.empty()) value = "***";
+    if (url) value = base::RedactUrl(value);
     text += fmt::format("{} = {}  # {}\n", name, value, source);
   };
-  for (const DaemonSetting& setting : kDaemonSettings) add(setting.name, setting.initial, false);
+  for (const DaemonSetting& setting : kDaemonSettings) {
+    add(setting.name, setting.initial, false, false);
+  }
   for (const Setting& setting : Settings()) {
     add(std::string(setting.name), InitialOf(setting),
-        setting.type == "secret" || setting.name == "metadata_url");
+        setting.type == "secret" || setting.name == "metadata_url",
+        client_config::Lower(setting.type) == "url");
   }
   return text;
 }

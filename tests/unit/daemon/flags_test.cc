@@ -12,5 +12,16 @@ TEST(DaemonFlags, AConfigThatIsAFolderIsRefused) {
   EXPECT_NE(command.error().context.find("cannot be read"), std::string::npos);
 }
 
+TEST(DaemonFlags, PrintedSettingsKeepEveryPassword) {
+  const auto command = ParseCommandLine(
+      {"run", "--print-config", "--local-hostname=h", "--metadata-url=redis://u:secret@h",
+       "--transport-metadata-url=redis://u:secret@h:1/0", "--cluster-secret=secret"},
+      {});
+  ASSERT_TRUE(command.ok()) << command.error().context;
+  EXPECT_EQ(command->text.find(":secret"), std::string::npos) << command->text;
+  EXPECT_NE(command->text.find("transport_metadata_url = redis://u:***@h:1/0"), std::string::npos)
+      << command->text;
+}
+
 }  // namespace
 }  // namespace mooncake::daemon
