@@ -318,5 +318,32 @@ TEST(HostileCalls, NobodyHasANameOfMegabytes) {
   });
 }
 
+TEST(HostileCalls, TheReplyToAMigrationIsReadableWhateverTheKeyIs) {
+  Simulated(32, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    auto migrate = From(v1::MigrateRequest());
+    migrate.set_key("\xff\xfe");
+    migrate.set_source_segment("here");
+    migrate.add_target_segments("there");
+    migrate.set_limit_ms(1'000);
+    v1::MigrateReply reply;
+    for (uint64_t asked = 1; asked < 100 && !reply.finished(); ++asked) {
+      migrate.mutable_origin()->set_sequence(asked);
+      auto call = service.Accept({static_cast<uint16_t>(MessageType::kMigrate),
+                                  migrate.SerializeAsString(), 0, node.Deadline()});
+      ASSERT_TRUE(call && call->Prepare(true));
+      Reply answer;
+      ASSERT_TRUE(call->Run(true, answer));
+      ASSERT_TRUE(reply.ParseFromString(answer.message)) << "asked " << asked << " times";
+      migrate.set_execution(reply.execution());
+      cluster.runtime().SleepMs(100);
+    }
+    EXPECT_NE(reply.code(), kItemOk);
+    EXPECT_FALSE(reply.reason().empty());
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node
