@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace mooncake::client_config {
@@ -10,6 +11,7 @@ namespace {
 
 constexpr uint64_t kHugepage2M = uint64_t{2} << 20;
 constexpr uint64_t kHugepage1G = uint64_t{1} << 30;
+constexpr size_t kSecretBytesMax = size_t{64} << 10;  // A device may never end.
 
 std::string RangeText(uint64_t min, uint64_t max) {
   if (max == UINT64_MAX) return "an integer of at least " + std::to_string(min);
@@ -127,6 +129,21 @@ Result<std::map<std::string, std::string>> ParseLabels(std::string_view field,
     labels[std::string(key)] = Trim(pair.substr(equals + 1));
   }
   return labels;
+}
+
+Result<std::string> ReadSecret(std::string_view field, std::string_view path,
+                               std::string_view what) {
+  std::ifstream file{std::string(path)};
+  std::string content(kSecretBytesMax + 1, '\0');
+  file.read(content.data(), static_cast<std::streamsize>(content.size()));
+  content.resize(static_cast<size_t>(file.gcount()));
+  std::string secret(Trim(content));
+  if (secret.empty() || content.size() > kSecretBytesMax) {
+    return NotAllowed(
+        field, path,
+        "the path of a readable file with the " + std::string(what) + ", of at most 64 KiB");
+  }
+  return secret;
 }
 
 Status CheckNoTls(const std::map<std::string, std::string>& environment) {

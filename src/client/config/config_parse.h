@@ -39,6 +39,11 @@ Result<std::string> ParseChoice(std::string_view field, std::string_view text,
 Result<std::map<std::string, std::string>> ParseLabels(std::string_view field,
                                                        std::string_view text);
 
+// What a file holds, without the space around it; `what` is that, for the message. A file without
+// anything, or with more than 64 KiB, is none.
+Result<std::string> ReadSecret(std::string_view field, std::string_view path,
+                               std::string_view what);
+
 // Refuses the variables that ask for TLS between processes: there is none, and whoever sets them
 // counts on it.
 Status CheckNoTls(const std::map<std::string, std::string>& environment);

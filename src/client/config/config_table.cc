@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 #include "base/url.h"
 #include "client/config/config_parse.h"
@@ -131,13 +129,7 @@ Status SlotBits(const Given& given, StoreConfig& config) {
 
 Status SecretFile(const Given& given, StoreConfig& config) {
   if (!config.cluster_secret.empty()) return Ok();
-  std::ifstream file{std::string(given.text)};
-  std::ostringstream content;
-  content << file.rdbuf();
-  config.cluster_secret = Trim(content.view());
-  if (config.cluster_secret.empty()) {
-    return NotAllowed(given.field, given.text, "the path of a readable file with the secret");
-  }
+  MC_TRY(config.cluster_secret, ReadSecret(given.field, given.text, "secret"));
   return Ok();
 }
 
@@ -230,12 +222,8 @@ Status OtlpPairs(const Given& given, StoreConfig& config) {
 
 Status AdminTokenFile(const Given& given, StoreConfig& config) {
   if (!config.trace.admin_token.empty()) return Ok();
-  std::ifstream file{std::string(given.text)};
-  std::ostringstream content;
-  content << file.rdbuf();
-  config.trace.admin_token = Trim(content.view());
-  if (!config.trace.admin_token.empty()) return Ok();
-  return NotAllowed(given.field, given.text, "the path of a readable file with the token");
+  MC_TRY(config.trace.admin_token, ReadSecret(given.field, given.text, "token"));
+  return Ok();
 }
 
 using C = StoreConfig;

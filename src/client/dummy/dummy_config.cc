@@ -1,6 +1,3 @@
-#include <fstream>
-#include <sstream>
-
 #include "base/hostport.h"
 #include "client/config/config_parse.h"
 #include "mooncake/dummy.h"
@@ -22,15 +19,7 @@ Result<std::string> SecretOf(const Texts& environment) {
   std::string secret = TextOf(environment, "MC_STORE_RS_CLUSTER_SECRET");
   const std::string path = TextOf(environment, "MC_STORE_RS_CLUSTER_SECRET_FILE");
   if (!secret.empty() || path.empty()) return secret;
-  std::ifstream file(path);
-  std::ostringstream content;
-  content << file.rdbuf();
-  secret = Trim(content.view());
-  if (secret.empty()) {
-    return NotAllowed("MC_STORE_RS_CLUSTER_SECRET_FILE", path,
-                      "the path of a readable file with the secret");
-  }
-  return secret;
+  return client_config::ReadSecret("MC_STORE_RS_CLUSTER_SECRET_FILE", path, "secret");
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "client/config/config_parse.h"
 
+#include <filesystem>
+#include <fstream>
+
 namespace mooncake::client_config {
 namespace {
 
@@ -30,6 +33,24 @@ TEST(ConfigParse, IntegersStayInTheirRange) {
   for (std::string_view bad :
        {"", "-1", "+1", "0", "11", "1.5", "0x5", "5 5", "18446744073709551616"}) {
     EXPECT_EQ(ParseInteger("f", bad, 1, 10).code(), ErrorCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(ConfigParse, ASecretIsASmallFileWithoutTheSpaceAroundIt) {
+  const std::string path = testing::TempDir() + "config-parse-secret";
+  std::ofstream(path) << " se cret\n\n";
+  EXPECT_EQ(ReadSecret("f", path, "secret").value_or(""), "se cret");
+  std::ofstream(path) << "\n";
+  EXPECT_EQ(ReadSecret("f", path, "secret").code(), ErrorCode::kInvalidArgument);
+  std::filesystem::remove(path);
+}
+
+TEST(ConfigParse, AFileWithoutAnEndIsNoSecret) {
+  for (const char* path : {"/dev/zero", "/dev/urandom", "/dev/null", "/", "/no/such"}) {
+    const Result<std::string> secret = ReadSecret("some_file", path, "token");
+    ASSERT_EQ(secret.code(), ErrorCode::kInvalidArgument) << path;
+    EXPECT_THAT(secret.error().context,
+                AllOf(HasSubstr("some_file"), HasSubstr(path), HasSubstr("with the token")));
   }
 }
 
