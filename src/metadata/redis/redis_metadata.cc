@@ -113,11 +113,13 @@ Status RedisMetadata::Release(const NodeId& id) {
 
 Result<uint64_t> RedisMetadata::Poll() {
   MC_TRY(const auto items, Run({"poll"}, 2));
+  if (items[0] != "ok") return Unexpected();
   return Number(items[1]);
 }
 
 Result<MembershipChanges> RedisMetadata::ReadChanges(uint64_t since) {
   MC_TRY(const auto items, Run({"changes", std::to_string(since)}, 3));
+  if (items[0] != "ok") return Unexpected();
   MembershipChanges changes;
   MC_TRY(changes.revision, Number(items[1]));
   changes.full = items[2] == "1";
@@ -145,6 +147,7 @@ Result<RoutePolicy> RedisMetadata::PutRoutePolicyIfAbsent(const RoutePolicy& pol
 Result<MetadataStore::Document> RedisMetadata::GetDocument(const std::string& name) {
   MC_RETURN_IF_ERROR(CheckDocument(name, {}));
   MC_TRY(const auto items, Run({"get", name}, 3));
+  if (items[0] != "ok") return Unexpected();
   MC_TRY(const uint64_t version, Number(items[1]));
   return Document{version, items[2]};
 }
@@ -164,8 +167,10 @@ Result<std::vector<MetadataStore::NamedDocument>> RedisMetadata::ListDocuments(
     const std::string& prefix) {
   MC_RETURN_IF_ERROR(CheckDocument(prefix, {}));
   MC_TRY(const auto items, Run({"list", prefix}, 1));
+  if (items[0] != "ok") return Unexpected();
   std::map<std::string, Document> sorted;
   for (size_t i = 1; i + 2 < items.size(); i += 3) {
+    if (!items[i].starts_with(prefix)) return Unexpected();  // Callers take it off.
     MC_TRY(const uint64_t version, Number(items[i + 1]));
     sorted[items[i]] = {version, items[i + 2]};
   }
