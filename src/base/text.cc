@@ -39,6 +39,27 @@ std::optional<uint64_t> ParseUint(std::string_view text, uint64_t max) {
   return number;
 }
 
+bool IsUtf8(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  for (size_t i = 0; i < text.size();) {
+    const uint8_t first = byte(i);
+    if (first < 0x80) {
+      ++i;
+      continue;
+    }
+    const size_t more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+    if (first < 0xc2 || first > 0xf4 || text.size() - i <= more) return false;
+    const uint8_t least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    const uint8_t most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    if (byte(i + 1) < least || byte(i + 1) > most) return false;
+    for (size_t k = 2; k <= more; ++k) {
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+    }
+    i += more + 1;
+  }
+  return true;
+}
+
 size_t EditDistance(std::string_view a, std::string_view b) {
   // distance[j] is that of the part of `a` seen so far to the first j characters of `b`.
   std::vector<size_t> distance(b.size() + 1);

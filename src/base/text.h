@@ -1,4 +1,4 @@
-// Small helpers for text. ASCII only: keys and names beyond it are bytes to the store.
+// Small helpers for text. ASCII only, but for IsUtf8: what is beyond it is bytes to the store.
 #pragma once
 
 #include <concepts>
@@ -18,6 +18,10 @@ std::vector<std::string_view> Split(std::string_view text, char separator);
 
 // All of `text` as a decimal number without sign. Empty: not one, or above `max`.
 std::optional<uint64_t> ParseUint(std::string_view text, uint64_t max = UINT64_MAX);
+
+// Whether it is well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF
+// (Unicode 15, table 3-7).
+bool IsUtf8(std::string_view text);
 
 // The number of insertions, deletions and substitutions of one character between the two.
 size_t EditDistance(std::string_view a, std::string_view b);

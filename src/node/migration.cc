@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/text.h"
 #include "node/placed_write.h"
 #include "node/query_op.h"
 #include "node/read_op.h"
@@ -183,7 +184,12 @@ Status CheckOrder(const MigrationOrder& order) {
                                        targets.size(), kMigrationTargetsMax));
   }
   size_t longest = order.source_segment.size();
-  for (const std::string& target : targets) longest = std::max(longest, target.size());
+  bool text = base::IsUtf8(order.source_segment);
+  for (const std::string& target : targets) {
+    longest = std::max(longest, target.size());
+    text = text && base::IsUtf8(target);
+  }
+  if (!text) return InvalidArgument("segment name: not UTF-8");
   if (longest > kSegmentNameMax) {
     return InvalidArgument(
         fmt::format("segment name of {} bytes, at most {} allowed", longest, kSegmentNameMax));

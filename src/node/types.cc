@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "base/text.h"
+
 namespace mooncake::node {
 
 ErrorCode ErrorCodeOf(ItemCode code) {
@@ -45,6 +47,7 @@ std::optional<NameIndex> NameTable::IndexOf(std::string_view name) {
   base::MutexLock lock(mu_);
   if (auto found = index_.find(key); found != index_.end()) return found->second;
   if (names_.size() >= kNamesMax || bytes_ + key.size() > kBytesMax) return std::nullopt;
+  if (!base::IsUtf8(name)) return std::nullopt;
   bytes_ += key.size();
   const auto index = static_cast<NameIndex>(names_.size());
   names_.push_back(key);
@@ -96,6 +99,9 @@ std::optional<ScopeTable::Entry> ScopeTable::Intern(const routing::Scope& scope)
   base::MutexLock lock(mu_);
   if (auto found = index_.find(text); found != index_.end()) return found->second;
   if (scopes_.size() >= kScopesMax || bytes_ + text.size() > kBytesMax) return std::nullopt;
+  for (const std::string& part : {scope.tenant, scope.domain, scope.object_set}) {
+    if (!base::IsUtf8(part)) return std::nullopt;
+  }
   bytes_ += text.size();
   const Entry entry{static_cast<ScopeIndex>(scopes_.size()), routing::ScopeSeed(scope)};
   scopes_.push_back(scope);

@@ -83,6 +83,20 @@ TEST(Text, StrCatJoinsTextAndNumbers) {
   EXPECT_EQ(StrCat("a", 1, std::string("b"), uint16_t{2}, -3), "a1b2-3");
 }
 
+TEST(IsUtf8, KnowsEveryFormThatIsNot) {
+  for (const char* text : {"", "plain", "\xc3\xa9", "\xe2\x82\xac", "\xed\x9f\xbf", "\xee\x80\x80",
+                           "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", "a\xc2\x80z"}) {
+    EXPECT_TRUE(IsUtf8(text)) << text;
+  }
+  for (const char* text :
+       {"\x80", "\xbf", "\xc0\xaf", "\xc1\xbf", "\xc3", "\xc3(", "\xe0\x9f\xbf", "\xe2\x82",
+        "\xe2(\xa1", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf0\x90\x80", "\xf0\x90\x80(",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "ok\xfe"}) {
+    EXPECT_FALSE(IsUtf8(text)) << text;
+  }
+  EXPECT_TRUE(IsUtf8(std::string_view("\0x", 2)));
+}
+
 }  // namespace
 }  // namespace base
 }  // namespace mooncake

@@ -248,6 +248,29 @@ TEST(HostileCalls, ColumnsOfDifferentLengthsAreRefused) {
   });
 }
 
+// Protobuf would complain of it on the standard error of the host's process.
+TEST(HostileCalls, NamesThatAreNotTextAreRefusedWithoutAWord) {
+  Simulated(31, [](TestCluster& cluster) {
+    auto& node = cluster.Start("a");
+    NodeService service;
+    service.Open(node.core());
+    ::testing::internal::CaptureStderr();
+    for (int i = 0; i < 3; ++i) {
+      v1::RouteRequest request;
+      AddKey("k", request.mutable_keys());
+      request.mutable_origin()->set_node(i == 0 ? "peer\xff:1" : "peer:1");
+      request.mutable_scope()->set_tenant(i == 1 ? "\xc0\xaf" : "tenant");
+      const std::string message = request.SerializeAsString();
+      (void)Serve(service, static_cast<uint16_t>(MessageType::kRoute), message, 0, node.Deadline());
+    }
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    EXPECT_EQ(node.core().names.IndexOf("peer\xff:1"), std::nullopt);
+    EXPECT_FALSE(node.core().scopes.Intern({"\xc0\xaf", "", ""}).has_value());
+    EXPECT_FALSE(node.core().scopes.Intern({"tenant", "\xff", ""}).has_value());
+    EXPECT_TRUE(node.core().scopes.Intern({"tenant", "", ""}).has_value());
+  });
+}
+
 TEST(HostileCalls, MutatedMessagesNeverCrashAndLeaveNoDebt) {
   Simulated(4, [](TestCluster& cluster) {
     auto& node = cluster.Start("a", 64 * testing::kMiB);
