@@ -22,12 +22,14 @@ Error HeldBy(const NodeId& holder, const EncodedLease& record) {
 
 namespace {
 
-bool IsOfAnother(const NodeId& id, const EncodedLease& kept, const EncodedLease& record) {
-  if (kept.core == record.core) return false;
-  const Result<LeaseRecord> held = DecodeLease(id, kept, false);
-  const Result<LeaseRecord> own = DecodeLease(id, record, false);
-  if (!held || !own || held->instance == 0 || own->instance == 0) return false;
-  return held->instance != own->instance;
+uint32_t InstanceOf(const NodeId& id, const EncodedLease& record) {
+  const Result<LeaseRecord> lease = DecodeLease(id, record, false);
+  return lease.ok() ? lease->instance : 0;
+}
+
+bool IsOfAnother(const StoredLease& kept, uint32_t instance) {
+  const uint32_t holder = instance == 0 ? 0 : InstanceOf(kept.id, kept.record);
+  return holder != 0 && holder != instance;
 }
 
 }  // namespace
@@ -97,9 +99,10 @@ Result<RenewResult> LeaseRules::Renew(const NodeId& id, const EncodedLease& reco
   Sweep();
   RenewResult result;
   if (std::optional<StoredLease> lease = Find(id)) {
-    if (IsOfAnother(id, lease->record, record)) return TakenByAnother(id);
+    const bool changed = lease->record.core != record.core;
+    if (changed && IsOfAnother(*lease, InstanceOf(id, record))) return TakenByAnother(id);
     result.was_suspect = lease->suspect;
-    if (lease->suspect || lease->record.core != record.core) lease->changed = NextRevision();
+    if (lease->suspect || changed) lease->changed = NextRevision();
     lease->suspect = false;
     lease->record = record;
     lease->expires_ms = now_ms_ + ttl_ms;
@@ -114,9 +117,10 @@ Result<RenewResult> LeaseRules::Renew(const NodeId& id, const EncodedLease& reco
   return result;
 }
 
-Status LeaseRules::Release(const NodeId& id) {
+Status LeaseRules::Release(const NodeId& id, uint32_t instance) {
   Sweep();
-  if (Find(id)) End(id);
+  const std::optional<StoredLease> lease = Find(id);
+  if (lease && !IsOfAnother(*lease, instance)) End(id);
   return Ok();
 }
 

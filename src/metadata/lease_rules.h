@@ -24,7 +24,7 @@ class LeaseRules {
   Result<NodeId> Acquire(const std::string& stable_id, const EncodedLease& record, uint64_t ttl_ms,
                          std::optional<uint64_t> beside, bool replace);
   Result<RenewResult> Renew(const NodeId& id, const EncodedLease& record, uint64_t ttl_ms);
-  Status Release(const NodeId& id);
+  Status Release(const NodeId& id, uint32_t instance);
   Status ReportSuspect(const NodeId& id);
   // Ends the lapsed leases and returns the revision.
   uint64_t Sweep();

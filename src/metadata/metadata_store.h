@@ -118,8 +118,9 @@ class MetadataStore {
   // recreated, or suspicion was cleared.
   virtual Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) = 0;
 
-  // Ends the lease. Idempotent: also Ok when it does not exist.
-  virtual Status Release(const NodeId& id) = 0;
+  // Ends the lease. Idempotent: also Ok when it does not exist. It ends none that is another
+  // instance's than `instance` by now (0: whoever has it), and that is Ok as well.
+  virtual Status Release(const NodeId& id, uint32_t instance) = 0;
 
   // The current revision, after ending the leases that have lapsed (each counts as a change).
   // One small command; every node sends it about once a second.

@@ -32,8 +32,8 @@ class MeteredMetadata final : public MetadataStore {
   Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) override {
     return Metered("metadata.renew", [&] { return inner_->Renew(record, ttl_ms); });
   }
-  Status Release(const NodeId& id) override {
-    return Metered("metadata.release", [&] { return inner_->Release(id); });
+  Status Release(const NodeId& id, uint32_t instance) override {
+    return Metered("metadata.release", [&] { return inner_->Release(id, instance); });
   }
   Result<uint64_t> Poll() override {
     return Metered("metadata.poll", [&] { return inner_->Poll(); });

@@ -28,11 +28,11 @@ Result<RenewResult> TableStore::Renew(const LeaseRecord& record, uint64_t ttl_ms
   return outcome;
 }
 
-Status TableStore::Release(const NodeId& id) {
+Status TableStore::Release(const NodeId& id, uint32_t instance) {
   if (id.epoch > kEpochMax) return Ok();
   Status outcome;
   MC_RETURN_IF_ERROR(Transact(Access::kWrite, [&](LeaseTable& table, uint64_t now_ms) {
-    outcome = LeaseRules(table, now_ms).Release(id);
+    outcome = LeaseRules(table, now_ms).Release(id, instance);
   }));
   return outcome;
 }

@@ -18,7 +18,7 @@ class TableStore : public MetadataStore {
   Result<NodeId> Acquire(const LeaseRecord& record, uint64_t ttl_ms, std::optional<uint64_t> beside,
                          bool replace) final;
   Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) final;
-  Status Release(const NodeId& id) final;
+  Status Release(const NodeId& id, uint32_t instance) final;
   Result<uint64_t> Poll() final;
   Result<MembershipChanges> ReadChanges(uint64_t since) final;
   Status ReportSuspect(const NodeId& id) final;

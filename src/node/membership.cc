@@ -146,7 +146,7 @@ void Membership::Stop() {
 Result<uint64_t> Membership::Leave() {
   Stop();
   if (self_name_.empty()) return uint64_t{0};
-  if (Status status = metadata_.Release(self()); !status) {
+  if (Status status = metadata_.Release(self(), instance_); !status) {
     obs::LogRateLimited(obs::LogLevel::kWarning, "membership.release",
                         "lease not released, it will lapse: " + status.error().ToString());
     return std::move(status).error();

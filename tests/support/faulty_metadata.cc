@@ -45,8 +45,8 @@ Result<RenewResult> FaultyMetadata::Renew(const LeaseRecord& record, uint64_t tt
   return Pass([&] { return inner_.Renew(record, ttl_ms); });
 }
 
-Status FaultyMetadata::Release(const NodeId& id) {
-  return Pass([&] { return inner_.Release(id); });
+Status FaultyMetadata::Release(const NodeId& id, uint32_t instance) {
+  return Pass([&] { return inner_.Release(id, instance); });
 }
 
 Result<uint64_t> FaultyMetadata::Poll() {

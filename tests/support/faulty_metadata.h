@@ -44,7 +44,7 @@ class FaultyMetadata final : public MetadataStore {
   Result<NodeId> Acquire(const LeaseRecord& record, uint64_t ttl_ms, std::optional<uint64_t> beside,
                          bool replace) override;
   Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) override;
-  Status Release(const NodeId& id) override;
+  Status Release(const NodeId& id, uint32_t instance) override;
   Result<uint64_t> Poll() override;
   Result<MembershipChanges> ReadChanges(uint64_t since) override;
   Status ReportSuspect(const NodeId& id) override;

@@ -106,8 +106,8 @@ Result<RenewResult> RedisMetadata::Renew(const LeaseRecord& record, uint64_t ttl
   return result;
 }
 
-Status RedisMetadata::Release(const NodeId& id) {
-  MC_RETURN_IF_ERROR(Run({"release", id.ToString()}, 1));
+Status RedisMetadata::Release(const NodeId& id, uint32_t instance) {
+  MC_RETURN_IF_ERROR(Run({"release", id.ToString(), std::to_string(instance)}, 1));
   return Ok();
 }
 

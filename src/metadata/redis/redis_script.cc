@@ -181,8 +181,11 @@ function ops.renew(stable, ttl, token, epoch, usage, core)
   return {'ok', str(revision), flags}
 end
 
-function ops.release(id)
-  if call('HEXISTS', LEASES, id) == 1 then finish(id) end
+function ops.release(id, instance)
+  local kept = call('HGET', LEASES, id)
+  if not kept then return {'ok'} end
+  local holder = instance_of(kept)
+  if not holder or instance == '0' or holder == instance then finish(id) end
   return {'ok'}
 end
 

@@ -204,7 +204,7 @@ TEST_F(EtcdMetadataTest, CutConnectionsFailNoCall) {
         if (!check(id)) continue;
         EXPECT_EQ(id->epoch, round);
         check(store->ReadChanges(0));
-        check(store->Release(*id));
+        check(store->Release(*id, 0));
       }
       --running;
     });
@@ -228,7 +228,7 @@ TEST_F(EtcdMetadataTest, EndedLeasesLeaveABoundedNumberOfKeysBehind) {
   for (int i = 0; i < 50; ++i) {
     Result<NodeId> id = store->Acquire(record, kLongMs, std::nullopt, false);
     ASSERT_TRUE(id.ok()) << id.error().ToString();
-    ASSERT_TRUE(store->Release(*id).ok());
+    ASSERT_TRUE(store->Release(*id, 0).ok());
   }
   EXPECT_EQ(server_.Keys("/{ks}/leases/") + server_.Keys("/{ks}/live/"), 0u);
   EXPECT_EQ(server_.Keys("/{ks}/epochs/"), 1u);
@@ -241,7 +241,7 @@ TEST_F(EtcdMetadataTest, OnlyTheLatestThousandEndsAreKept) {
   for (int i = 0; i < 1'005; ++i) {
     server_.Put("/{ks}/gone/old:" + std::to_string(i), "nonce 1");
   }
-  ASSERT_TRUE(store->Release(record.id).ok());
+  ASSERT_TRUE(store->Release(record.id, 0).ok());
   EXPECT_EQ(server_.Keys("/{ks}/gone/"), 1'000u);
   EXPECT_EQ(server_.Keys("/{ks}/gone/n:"), 1u);
 }

@@ -202,7 +202,7 @@ TEST_F(RedisFaultsTest, AHungServerIsLeftWhenTheLimitOfTheFarewellSaysSo) {
   const uint64_t start_ms = runtime_.NowMs();
   store->EndBy(start_ms + 200);
   waiting.join();
-  EXPECT_EQ(store->Release({"n", 1}).code(), ErrorCode::kMetadata);
+  EXPECT_EQ(store->Release({"n", 1}, 0).code(), ErrorCode::kMetadata);
   EXPECT_LT(runtime_.NowMs() - start_ms, 1'500u);  // Not the 3 s that each would take.
   server.Resume();
   store->EndBy(runtime_.NowMs() + kLongMs);

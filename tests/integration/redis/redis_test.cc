@@ -214,7 +214,7 @@ TEST_F(RedisMetadataTest, CutConnectionsFailNoCallAndMissNoDatabase) {
         Result<uint64_t> put = store->PutDocument(document, std::to_string(round), version);
         if (check(put)) version = *put;
         check(store->ReadChanges(0));
-        check(store->Release(*id));
+        check(store->Release(*id, 0));
       }
       --running;
     });
@@ -342,7 +342,7 @@ TEST_F(RedisMetadataTest, EpochsAreForgottenSevenDaysAfterTheLastLease) {
     const auto id = store->Acquire(Named(name), kLongMs, std::nullopt, false);
     ASSERT_TRUE(id.ok()) << id.error().ToString();
     const bool ended = name != std::string("live");
-    EXPECT_TRUE(!ended || store->Release(*id).ok());
+    EXPECT_TRUE(!ended || store->Release(*id, 0).ok());
   }
   EXPECT_EQ(server.Command({"ZSCORE", "{ks}/seen", "live"}), "inf");
   const uint64_t week_ms = uint64_t{7} * 24 * 3600 * 1000;

@@ -111,7 +111,7 @@ TEST_P(MetadataContract, ASuccessorLivesBesideItsPredecessor) {
   // The predecessor goes on renewing while it drains, and a third has nobody to stand beside.
   EXPECT_TRUE(store_->Renew(first, kLongMs).ok());
   EXPECT_EQ(store_->Acquire(Record("n"), kLongMs, 1, false).code(), ErrorCode::kConflict);
-  EXPECT_TRUE(store_->Release(first.id).ok());
+  EXPECT_TRUE(store_->Release(first.id, 0).ok());
   EXPECT_EQ(store_->Renew(first, kLongMs).code(), ErrorCode::kStaleEpoch);
   EXPECT_THAT(Changes(0).leases, SizeIs(1));
 }
@@ -135,7 +135,7 @@ TEST_P(MetadataContract, ReplaceEndsTheOldLeaseAtOnce) {
 
 TEST_P(MetadataContract, EpochsGrowAcrossReleaseAndLapse) {
   const NodeId first = MustAcquire("n");
-  EXPECT_TRUE(store_->Release(first).ok());
+  EXPECT_TRUE(store_->Release(first, 0).ok());
   LeaseRecord second = Record("n");
   second.id = MustAcquire("n");
   EXPECT_EQ(second.id.epoch, 2u);
@@ -216,7 +216,7 @@ TEST_P(MetadataContract, RenewAfterASuccessorLivedIsStale) {
   LeaseRecord record = Record("n");
   record.id = MustAcquire("n");
   Lapse(record);
-  EXPECT_TRUE(store_->Release(MustAcquire("n")).ok());
+  EXPECT_TRUE(store_->Release(MustAcquire("n"), 0).ok());
   Result<RenewResult> late = store_->Renew(record, kLongMs);
   ASSERT_EQ(late.code(), ErrorCode::kStaleEpoch);
   EXPECT_THAT(late.error().context, HasSubstr("n:2"));
@@ -250,13 +250,30 @@ TEST_P(MetadataContract, RenewDoesNotTakeTheLeaseOfAnotherProcess) {
 TEST_P(MetadataContract, ReleaseIsIdempotentAndBumpsOnce) {
   const NodeId id = MustAcquire("n");
   const uint64_t before = Revision();
-  EXPECT_TRUE(store_->Release(id).ok());
+  EXPECT_TRUE(store_->Release(id, 0).ok());
   const uint64_t after = Revision();
   EXPECT_GT(after, before);
-  EXPECT_TRUE(store_->Release(id).ok());
-  EXPECT_TRUE(store_->Release({"never", 9}).ok());
+  EXPECT_TRUE(store_->Release(id, 0).ok());
+  EXPECT_TRUE(store_->Release({"never", 9}, 0).ok());
   EXPECT_EQ(Revision(), after);
   EXPECT_THAT(Changes(before).gone, ElementsAre(id));
+}
+
+TEST_P(MetadataContract, ReleaseDoesNotEndTheLeaseOfAnotherProcess) {
+  LeaseRecord held = Record("n");
+  held.id = MustAcquire("n");
+  const uint64_t before = Revision();
+  EXPECT_TRUE(store_->Release(held.id, held.instance + 1).ok());
+  EXPECT_EQ(Revision(), before);
+  EXPECT_THAT(Changes(0).leases, ElementsAre(held));
+  EXPECT_TRUE(store_->Release(held.id, held.instance).ok());
+  EXPECT_THAT(Changes(before).gone, ElementsAre(held.id));
+  // The versions before did not say which process it is.
+  held.instance = 0;
+  Result<NodeId> id = store_->Acquire(held, kLongMs, std::nullopt, false);
+  ASSERT_TRUE(id.ok()) << id.error().ToString();
+  EXPECT_TRUE(store_->Release(*id, 9).ok());
+  EXPECT_THAT(Changes(0).leases, IsEmpty());
 }
 
 TEST_P(MetadataContract, SuspicionIsSetOnceAndClearedByTheNode) {
@@ -300,7 +317,7 @@ TEST_P(MetadataContract, ALongForgottenRevisionGetsEverything) {
   const uint64_t old = Revision();
   uint64_t recent = 0;
   for (int i = 0; i < 1010; ++i) {
-    ASSERT_TRUE(store_->Release(MustAcquire("n" + std::to_string(i))).ok());
+    ASSERT_TRUE(store_->Release(MustAcquire("n" + std::to_string(i)), 0).ok());
     if (i == 1000) recent = Revision();
   }
   EXPECT_TRUE(Changes(old).full);
@@ -313,7 +330,7 @@ TEST_P(MetadataContract, ALongForgottenRevisionGetsEverything) {
 TEST_P(MetadataContract, SurvivorsRebuildAServiceThatForgot) {
   LeaseRecord record = Record("n");
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(store_->Release(record.id).ok());
+    EXPECT_TRUE(store_->Release(record.id, 0).ok());
     record.id = MustAcquire("n");
   }
   const uint64_t known = Revision();
@@ -330,7 +347,7 @@ TEST_P(MetadataContract, SurvivorsRebuildAServiceThatForgot) {
   // Larger than the reader's, and yet no continuation of it.
   EXPECT_TRUE(Changes(known).full);
   EXPECT_THAT(Changes(known).leases, ElementsAre(record));
-  EXPECT_TRUE(store_->Release(record.id).ok());
+  EXPECT_TRUE(store_->Release(record.id, 0).ok());
   EXPECT_EQ(MustAcquire("n").epoch, 4u);
 }
 

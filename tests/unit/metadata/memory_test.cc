@@ -47,7 +47,7 @@ TEST(MemoryMetadata, EpochsAreForgottenSevenDaysAfterTheLastLease) {
   for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
     record.id = store->Acquire(Named("n"), 1000, std::nullopt, false).value_or(NodeId{});
     EXPECT_EQ(record.id.epoch, epoch);
-    ASSERT_TRUE(store->Release(record.id).ok());
+    ASSERT_TRUE(store->Release(record.id, 0).ok());
     runtime.Advance(metadata::kEpochMarkMs);
   }
   runtime.Advance(1);

@@ -42,6 +42,7 @@ class World {
     record.id.stable_id = stable_id;
     record.state = NodeState::kActive;
     record.endpoint = stable_id + ":1";
+    record.instance = ++instances;
     record.labels = {{"route", "true"}};
     return member.Join(record, succeed, runtime.NowMs() + limit_ms, [&](const LeaseRecord& holder) {
       asked.push_back(holder.id);
@@ -64,6 +65,7 @@ class World {
   testing::FaultyMetadata metadata;
   obs::NullMetrics metrics;
   std::vector<NodeId> asked;
+  uint32_t instances = 0;
 };
 
 inline void InWorld(uint64_t seed, const std::function<void(World&)>& body) {
