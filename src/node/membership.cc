@@ -10,7 +10,6 @@
 namespace mooncake::node {
 
 namespace {
-constexpr uint64_t kJoinRetryMs = 200;
 constexpr uint64_t kBeatRetryMs = 500;
 constexpr uint64_t kBeatMinMs = 200;  // However short the lease: the service is everybody's.
 // Whoever hears that a service came back empty registers again, which is everybody at once.
@@ -42,79 +41,6 @@ NodeId Membership::self() const {
 LeaseRecord Membership::record() const {
   base::MutexLock lock(mu_);
   return record_;
-}
-
-Result<std::optional<LeaseRecord>> Membership::FindHolder(const std::string& stable_id) {
-  MC_TRY(MembershipChanges all, metadata_.ReadChanges(0));
-  std::optional<LeaseRecord> holder;
-  for (LeaseRecord& lease : all.leases) {
-    if (lease.id.stable_id != stable_id) continue;
-    if (!holder || holder->id.epoch < lease.id.epoch) holder = std::move(lease);
-  }
-  return holder;
-}
-
-Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
-                           bool* retry) {
-  *retry = true;
-  MC_TRY(std::optional<LeaseRecord> holder, FindHolder(record.id.stable_id));
-  std::optional<uint64_t> beside;
-  bool replace = false;
-  if (holder) {
-    const HolderAnswer answer = ask(*holder);
-    if (answer == HolderAnswer::kAlive && !succeed) {
-      *retry = false;
-      return Conflict(fmt::format(
-          "stable_id '{}' is held by the live node {} at {}; choose another stable_id, stop "
-          "that node, or start this one with initial_state=standby to succeed it",
-          record.id.stable_id, holder->id.ToString(), holder->endpoint));
-    }
-    if (answer == HolderAnswer::kSilent && !succeed) {
-      return Conflict(
-          fmt::format("stable_id '{}': its holder {} at {} does not answer; waiting "
-                      "for its lease to lapse",
-                      record.id.stable_id, holder->id.ToString(), holder->endpoint));
-    }
-    // Or somebody else has its port by now; then its lease will lapse.
-    if (answer == HolderAnswer::kStranger) {
-      return Conflict(
-          fmt::format("stable_id '{}': at the address of its holder {}, {}, is a node "
-                      "with another cluster_secret",
-                      record.id.stable_id, holder->id.ToString(), holder->endpoint));
-    }
-    beside = holder->id.epoch;
-    replace = answer == HolderAnswer::kGone;
-  }
-  const uint64_t asked_ms = runtime_.NowMs();
-  auto acquired = metadata_.Acquire(record, lease_ttl_ms(), beside, replace);
-  if (!acquired) return std::move(acquired).error();  // A conflict here is a race: look again.
-  base::MutexLock lock(mu_);
-  record_ = record;
-  record_.id = *acquired;
-  self_name_ = record_.id.ToString();
-  instance_ = record_.instance;
-  state_.store(record_.state);
-  lease_confirmed_ms_.store(asked_ms);
-  return Ok();
-}
-
-Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms,
-                        const AskHolder& ask) {
-  while (true) {
-    bool retry = false;
-    Status status = TryJoin(record, succeed, ask, &retry);
-    if (status.ok()) {
-      MC_RETURN_IF_ERROR(AgreeOnPolicy());
-      builder_.emplace(options_.route_scope, slots_);
-      return FetchFirstView();
-    }
-    // What the record holds is wrong, or who asks: another attempt is answered like this one.
-    const bool wrong = status.code() == ErrorCode::kInvalidArgument;
-    const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms;
-    const bool denied = status.code() == ErrorCode::kMetadata && metadata_.Denies();
-    if (!retry || wrong || denied || late || runtime_.Interrupted()) return status;
-    runtime_.SleepMs(kJoinRetryMs);
-  }
 }
 
 void Membership::Start(std::function<void(const ViewPtr&, const ViewPtr&)> on_view,
@@ -180,52 +106,6 @@ Status Membership::Renew() {
     RefreshSoon();
   }
   return Ok();
-}
-
-Status Membership::AgreeOnPolicy() {
-  RoutePolicy wanted = options_.policy;
-  const bool any_slots = wanted.slot_bits == 0;
-  if (any_slots) wanted.slot_bits = kSlotBitsDefault;
-  if (!IsSlotBits(wanted.slot_bits)) {
-    return InvalidArgument(fmt::format("slot_bits is {}, allowed are 0 and {} to {}",
-                                       wanted.slot_bits, kSlotBitsMin, kSlotBitsMax));
-  }
-  wanted.created_by = self_name_;
-  wanted.created_at_ms = runtime_.WallMs();
-  MC_TRY(const RoutePolicy policy, metadata_.PutRoutePolicyIfAbsent(wanted));
-  if (any_slots) wanted.slot_bits = policy.slot_bits;
-  if (policy.route_topk != wanted.route_topk || policy.route_control != wanted.route_control ||
-      policy.slot_bits != wanted.slot_bits) {
-    const auto text = [](const RoutePolicy& it) {
-      return fmt::format("route_topk={} route_control={} slot_bits={}", it.route_topk,
-                         it.route_control, it.slot_bits);
-    };
-    return InvalidArgument(
-        fmt::format("route policy: this node asks for {}, but the cluster runs with {} (set by {})",
-                    text(wanted), text(policy), policy.created_by));
-  }
-  slots_ = routing::Slots(policy.slot_bits);
-  base::MutexLock lock(mu_);
-  record_.slot_bits = policy.slot_bits;  // Told with the next renewal; nobody calls us before.
-  policy_ = policy;
-  return Ok();
-}
-
-void Membership::RestorePolicy() {
-  std::optional<RoutePolicy> policy;
-  {
-    base::MutexLock lock(mu_);
-    policy = policy_;
-  }
-  if (!policy) return;
-  const auto in_force = metadata_.PutRoutePolicyIfAbsent(*policy);
-  if (!in_force || in_force->slot_bits == policy->slot_bits) return;  // Else the next node does it.
-  obs::LogRateLimited(
-      obs::LogLevel::kError, "membership.slots",
-      fmt::format("the metadata service lost its data, and {} has founded another cluster there "
-                  "with slot_bits={}; this one has slot_bits={}: they do not see each other's "
-                  "keys, see docs/operations.md",
-                  in_force->created_by, in_force->slot_bits, policy->slot_bits));
 }
 
 Status Membership::HeartbeatNow(std::optional<uint64_t> ttl_ms) {
