@@ -124,7 +124,8 @@ class Store {
 
   // Joins the cluster. Leaves nothing behind when it fails. kInvalidArgument: a bad value;
   // kMetadata: the metadata service did not answer within startup_timeout_ms; kConflict: a live
-  // node holds the stable_id; kUnsupported: a setting that this build does not have.
+  // node holds the stable_id, or a silent one still does after a whole lease_ttl_ms; kUnsupported:
+  // a setting that this build does not have.
   static Result<std::unique_ptr<Store>> Open(const StoreConfig& config);
 
   // Becomes a client of a daemon on this host (include mooncake/dummy.h). kTransport: it is not

@@ -53,10 +53,10 @@ class Membership {
 
   // Acquires the lease for `record` (its epoch is filled in), agrees with the others on the route
   // policy and builds the first view, by the cluster's number of slots. Waits, up to `deadline_ms`,
-  // for a metadata service that does not answer and for a silent former holder's lease to lapse;
-  // not for one that refuses the credentials. `succeed`: a live holder is fine, this node is to
-  // take over from it. kInvalidArgument: the cluster runs with another policy than the options ask
-  // for, or the record is one that no service keeps.
+  // for a metadata service that does not answer, but not for one that refuses the credentials; and
+  // up to one lease, if that is longer, for that of a silent holder to lapse. `succeed`: a live
+  // holder is fine, this node is to take over from it. kInvalidArgument: the cluster runs with
+  // another policy than the options ask for, or the record is one that no service keeps.
   Status Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms, const AskHolder& ask);
   // Starts the threads. `on_view` runs on the refresher's thread with every new view, before
   // view() shows it; it may call ports. `freshen`, if given, brings the own record up to date in
@@ -171,7 +171,9 @@ class Membership {
   void DropUnconfirmed();
   void NoteHeartbeat(const Status& status);
   Result<std::optional<LeaseRecord>> FindHolder(const std::string& stable_id);
-  Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask, bool* retry);
+  // `told`: what the holder said, if there is one.
+  Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
+                 std::optional<HolderAnswer>* told);
 
   const MembershipOptions options_;
   std::atomic<uint64_t> lease_ttl_ms_;

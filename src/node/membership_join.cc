@@ -10,6 +10,8 @@ namespace mooncake::node {
 
 namespace {
 constexpr uint64_t kJoinRetryMs = 200;
+// What a service may add to a lease: etcd counts in whole seconds and ends it up to one later.
+constexpr uint64_t kLapseMs = 3'000;
 }  // namespace
 
 Result<std::optional<LeaseRecord>> Membership::FindHolder(const std::string& stable_id) {
@@ -23,15 +25,14 @@ Result<std::optional<LeaseRecord>> Membership::FindHolder(const std::string& sta
 }
 
 Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
-                           bool* retry) {
-  *retry = true;
+                           std::optional<HolderAnswer>* told) {
   MC_TRY(std::optional<LeaseRecord> holder, FindHolder(record.id.stable_id));
   std::optional<uint64_t> beside;
   bool replace = false;
   if (holder) {
     const HolderAnswer answer = ask(*holder);
+    *told = answer;
     if (answer == HolderAnswer::kAlive && !succeed) {
-      *retry = false;
       return Conflict(fmt::format(
           "stable_id '{}' is held by the live node {} at {}; choose another stable_id, stop "
           "that node, or start this one with initial_state=standby to succeed it",
@@ -39,8 +40,8 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
     }
     if (answer == HolderAnswer::kSilent && !succeed) {
       return Conflict(
-          fmt::format("stable_id '{}': its holder {} at {} does not answer; waiting "
-                      "for its lease to lapse",
+          fmt::format("stable_id '{}': its holder {} at {} does not answer, and its lease has not "
+                      "lapsed yet",
                       record.id.stable_id, holder->id.ToString(), holder->endpoint));
     }
     // Or somebody else has its port by now; then its lease will lapse.
@@ -68,19 +69,27 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
 
 Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms,
                         const AskHolder& ask) {
+  uint64_t lapsed_ms = 0;  // By when a silent holder's lease is over; 0: there is none.
   while (true) {
-    bool retry = false;
-    Status status = TryJoin(record, succeed, ask, &retry);
+    const uint64_t asked_ms = runtime_.NowMs();
+    std::optional<HolderAnswer> told;
+    Status status = TryJoin(record, succeed, ask, &told);
     if (status.ok()) {
       MC_RETURN_IF_ERROR(AgreeOnPolicy());
       builder_.emplace(options_.route_scope, slots_);
       return FetchFirstView();
     }
+    if (told == HolderAnswer::kSilent && !succeed && lapsed_ms == 0) {
+      lapsed_ms = asked_ms + lease_ttl_ms() + kLapseMs;
+      obs::LogInfo(status.error().context + "; waiting for that");
+    }
     // What the record holds is wrong, or who asks: another attempt is answered like this one.
     const bool wrong = status.code() == ErrorCode::kInvalidArgument;
-    const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms;
+    const bool lives = told == HolderAnswer::kAlive && !succeed;
     const bool denied = status.code() == ErrorCode::kMetadata && metadata_.Denies();
-    if (!retry || wrong || denied || late || runtime_.Interrupted()) return status;
+    // The last look begins when a lease that was not renewed is over.
+    const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms && asked_ms >= lapsed_ms;
+    if (lives || wrong || denied || late || runtime_.Interrupted()) return status;
     runtime_.SleepMs(kJoinRetryMs);
   }
 }

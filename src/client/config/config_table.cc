@@ -311,7 +311,9 @@ constexpr Setting kSettings[] = {
     {"request_timeout_ms", "", MC_ENV "REQUEST_TIMEOUT_MS", "milliseconds", "65000", kTimeAllowed,
      "The limit of every call.", Milliseconds<&C::request_timeout_ms>},
     {"startup_timeout_ms", "", MC_ENV "STARTUP_TIMEOUT_MS", "milliseconds", "20000", kTimeAllowed,
-     "How long setup waits for the metadata service.", Milliseconds<&C::startup_timeout_ms>},
+     "How long setup waits for the metadata service. For the lease of a silent process with its "
+     "stable_id it waits one lease_ttl_ms, if that is longer.",
+     Milliseconds<&C::startup_timeout_ms>},
     {"heartbeat_timeout_ms", "", MC_ENV "HEARTBEAT_TIMEOUT_MS", "milliseconds", "15000",
      kTimeAllowed, "The limit of one heartbeat.", Milliseconds<&C::heartbeat_timeout_ms>},
     {"transfer_stall_timeout_ms", "transfer_timeout_ms",

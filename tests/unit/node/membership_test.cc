@@ -63,13 +63,58 @@ TEST(Join, ASilentHolderIsWaitedForAtMostOneLease) {
   });
 }
 
-TEST(Join, ASilentHolderThatRenewsOutlastsTheDeadline) {
+// By default setup's own limit is shorter than a lease.
+TEST(Join, ASilentHolderIsWaitedForOneLeaseAlsoBeyondTheDeadline) {
+  InWorld(47, [](World& world) {
+    const auto make = [&] {
+      return std::make_unique<Membership>(MembershipOptions(), world.runtime, world.metadata,
+                                          world.metrics);
+    };
+    constexpr uint64_t kLimitMs = 20'000;
+    ASSERT_GT(MembershipOptions().lease_ttl_ms, kLimitMs);
+    auto holder = make();
+    ASSERT_TRUE(world.Join(*holder, "a", HolderAnswer::kGone).ok());
+    auto second = make();
+    const uint64_t start_ms = world.runtime.NowMs();
+    // That the service is away for a moment meanwhile, when the limit has passed, ends nothing.
+    auto outage = world.runtime.Spawn("outage", [&] {
+      world.runtime.SleepMs(kLimitMs + 2'000);
+      world.metadata.SetFault(MetadataFault::kDown);
+      world.runtime.SleepMs(1'000);
+      world.metadata.SetFault(MetadataFault::kNone);
+    });
+    ASSERT_TRUE(world.Join(*second, "a", HolderAnswer::kSilent, false, kLimitMs).ok());
+    outage->Join();
+    EXPECT_LE(world.runtime.NowMs() - start_ms, MembershipOptions().lease_ttl_ms + 1'000);
+    EXPECT_EQ(second->self(), (NodeId{"a", 2}));
+  });
+}
+
+TEST(Join, ASilentHolderThatRenewsOutlastsTheDeadlineAndOneLease) {
   InWorld(5, [](World& world) {
     auto holder = world.Started("a");
+    for (const uint64_t limit_ms : {1'000, 15'000}) {
+      auto second = world.Make();
+      const uint64_t start_ms = world.runtime.NowMs();
+      const Status status = world.Join(*second, "a", HolderAnswer::kSilent, false, limit_ms);
+      EXPECT_EQ(status.code(), ErrorCode::kConflict);
+      EXPECT_NE(status.error().context.find("does not answer"), std::string::npos);
+      const uint64_t waited_ms = world.runtime.NowMs() - start_ms;
+      const uint64_t lease_ms = World::Options().lease_ttl_ms;
+      EXPECT_GE(waited_ms + 500, std::max(limit_ms, lease_ms));
+      EXPECT_LE(waited_ms, std::max(limit_ms, lease_ms + 4'000));
+    }
+  });
+}
+
+TEST(Join, AStrangerAtTheHoldersAddressIsWaitedForUntilTheDeadline) {
+  InWorld(48, [](World& world) {
+    auto holder = world.Started("a");
     auto second = world.Make();
-    const Status status = world.Join(*second, "a", HolderAnswer::kSilent, false, 15'000);
+    const uint64_t start_ms = world.runtime.NowMs();
+    const Status status = world.Join(*second, "a", HolderAnswer::kStranger, false, 500);
     EXPECT_EQ(status.code(), ErrorCode::kConflict);
-    EXPECT_NE(status.error().context.find("does not answer"), std::string::npos);
+    EXPECT_LE(world.runtime.NowMs() - start_ms, 1'000u);
   });
 }
 
@@ -424,6 +469,31 @@ TEST(Restart, ASilentHolderIsWaitedForAtMostOneLease) {
     EXPECT_LE(cluster.runtime().NowMs() - start_ms, config.membership.lease_ttl_ms + 4'000);
     second->Close();
   });
+}
+
+// A process that has just hung, with the times that all have who ask for none; a daemon joins as a
+// standby that succeeds nobody.
+TEST(Restart, ASilentHolderIsOutlastedWithTheDefaultTimesByAStoreAndByADaemon) {
+  for (const NodeState state : {NodeState::kActive, NodeState::kStandby}) {
+    Simulated(49, [&](TestCluster& cluster) {
+      NodeConfig config = TestCluster::Config("a");
+      config.membership = MembershipOptions();
+      ASSERT_LT(config.startup_timeout_ms, config.membership.lease_ttl_ms);
+      auto& first = cluster.Start(config);
+      ASSERT_TRUE(first.node().Heartbeat().ok());
+      cluster.network().SetPaused(first.node().endpoint(), true);
+      first.metadata.SetFault(testing::MetadataFault::kDown);
+      const uint64_t start_ms = cluster.runtime().NowMs();
+      config.listen_host = "a-again";
+      config.initial_state = state;
+      auto second = cluster.Make();
+      const Status status = second->Open(config);
+      ASSERT_TRUE(status.ok()) << status.error().ToString();
+      EXPECT_EQ(second->name(), "a:2");
+      EXPECT_LE(cluster.runtime().NowMs() - start_ms, config.membership.lease_ttl_ms + 6'000);
+      second->Close();
+    });
+  }
 }
 
 }  // namespace
