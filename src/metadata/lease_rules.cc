@@ -27,6 +27,11 @@ uint32_t InstanceOf(const NodeId& id, const EncodedLease& record) {
   return lease.ok() ? lease->instance : 0;
 }
 
+uint64_t BesideOf(const NodeId& id, const EncodedLease& record) {
+  const Result<LeaseRecord> lease = DecodeLease(id, record, false);
+  return lease.ok() ? lease->beside : 0;
+}
+
 bool IsOfAnother(const StoredLease& kept, uint32_t instance) {
   const uint32_t holder = instance == 0 ? 0 : InstanceOf(kept.id, kept.record);
   return holder != 0 && holder != instance;
@@ -61,9 +66,25 @@ std::optional<StoredLease> LeaseRules::Find(const NodeId& id) {
   return std::nullopt;
 }
 
+uint64_t LeaseRules::SuccessorOf(const NodeId& id) {
+  uint64_t covered = id.epoch;  // Up to which nobody was more than a standby for the one before.
+  for (const StoredLease& lease : table_.LeasesOf(id.stable_id)) {
+    if (lease.id.epoch <= id.epoch) continue;
+    const uint64_t beside = BesideOf(lease.id, lease.record);
+    if (beside == 0 || beside > covered) return lease.id.epoch;
+    covered = lease.id.epoch;
+  }
+  const uint64_t mark = table_.EpochMark(id.stable_id);
+  return mark > covered ? mark : 0;
+}
+
+void LeaseRules::Mark(const NodeId& id) {
+  table_.PutEpochMark(id.stable_id, std::max(table_.EpochMark(id.stable_id), id.epoch), now_ms_);
+}
+
 void LeaseRules::End(const NodeId& id) {
   table_.EraseLease(id);
-  table_.PutEpochMark(id.stable_id, std::max(table_.EpochMark(id.stable_id), id.epoch), now_ms_);
+  Mark(id);
   table_.PutGone(id, NextRevision());
   const uint64_t dropped = table_.PruneGone(kGoneMax);
   if (dropped == 0) return;
@@ -74,7 +95,6 @@ void LeaseRules::End(const NodeId& id) {
 
 void LeaseRules::Start(const NodeId& id, const EncodedLease& record, uint64_t ttl_ms) {
   table_.EraseGone(id);
-  table_.PutEpochMark(id.stable_id, std::max(table_.EpochMark(id.stable_id), id.epoch), now_ms_);
   table_.PutLease({id, record, false, now_ms_ + ttl_ms, NextRevision()});
 }
 
@@ -90,6 +110,7 @@ Result<NodeId> LeaseRules::Acquire(const std::string& stable_id, const EncodedLe
   }
   if (replace && !live.empty()) End(live.front().id);
   NodeId id{stable_id, highest + 1};
+  Mark(id);
   Start(id, record, ttl_ms);
   return id;
 }
@@ -103,14 +124,19 @@ Result<RenewResult> LeaseRules::Renew(const NodeId& id, const EncodedLease& reco
     if (changed && IsOfAnother(*lease, InstanceOf(id, record))) return TakenByAnother(id);
     result.was_suspect = lease->suspect;
     if (lease->suspect || changed) lease->changed = NextRevision();
+    const bool unmarked = changed && table_.EpochMark(id.stable_id) < id.epoch;
+    if (unmarked && BesideOf(id, record) == 0) Mark(id);
     lease->suspect = false;
     lease->record = record;
     lease->expires_ms = now_ms_ + ttl_ms;
     table_.PutLease(*lease);
   } else {
-    const uint64_t mark = table_.EpochMark(id.stable_id);
-    if (mark > id.epoch) return SupersededBy(id, mark);
+    const uint64_t successor = SuccessorOf(id);
+    if (successor != 0) return SupersededBy(id, successor);
     result.recreated = true;
+    // The mark of a standby would be in the way of the one that it stands beside, if that repairs
+    // its lease later and is of a version that looks at no more than the mark.
+    if (BesideOf(id, record) == 0) Mark(id);
     Start(id, record, ttl_ms);
   }
   result.revision = table_.ReadMeta().revision;

@@ -39,6 +39,9 @@ class LeaseRules {
  private:
   uint64_t NextRevision();
   std::optional<StoredLease> Find(const NodeId& id);
+  // The epoch that has superseded `id`, which has no lease; 0: none.
+  uint64_t SuccessorOf(const NodeId& id);
+  void Mark(const NodeId& id);
   void End(const NodeId& id);
   void Start(const NodeId& id, const EncodedLease& record, uint64_t ttl_ms);
 

@@ -66,6 +66,9 @@ struct LeaseRecord {
   // The revision by which the cluster began that this node's knowledge comes from: what was put
   // under an older one it may hold, but those of a newer one need not know of. 0: it says nothing.
   uint64_t era = 0;
+  // The epoch of the live process of the same name whose successor this node is to be, until it
+  // is active; 0: none. As long as it is set, that process is not superseded.
+  uint64_t beside = 0;
   std::map<std::string, std::string> labels;
   std::vector<SegmentRecord> segments;
   // Set by others who could not reach this node's data path; the node is not an authority and
@@ -113,8 +116,9 @@ class MetadataStore {
 
   // Heartbeat and change of the record in one. Extends the lease by ttl_ms from now, and
   // recreates it when the service lost it, unless a higher epoch of the stable_id lives or
-  // lived, or the lease is that of another instance by now: kStaleEpoch. Bumps the revision only
-  // if the record changed in what others act on (everything but used_bytes), or the lease was
+  // lived, or the lease is that of another instance by now: kStaleEpoch. A live lease whose
+  // record says that it is `beside` this one does not count. Bumps the revision only if the
+  // record changed in what others act on (everything but used_bytes), or the lease was
   // recreated, or suspicion was cleared.
   virtual Result<RenewResult> Renew(const LeaseRecord& record, uint64_t ttl_ms) = 0;
 

@@ -185,6 +185,7 @@ json LeaseJson(const LeaseRecord& record) {
           {"instance", record.instance},
           {"slot_bits", record.slot_bits},
           {"era", record.era},
+          {"beside", record.beside},
           {"labels", std::move(labels)},
           {"segments", std::move(segments)},
           {"suspect", record.suspect}};
@@ -256,6 +257,7 @@ Result<LeaseRecord> LeaseFromJson(std::string_view text) {
   if (value.contains("instance")) reader.Unsigned("instance", record.instance);
   reader.SlotBits(record.slot_bits);
   if (value.contains("era")) reader.Unsigned("era", record.era);
+  if (value.contains("beside")) reader.Unsigned("beside", record.beside);
   reader.Flag("suspect", record.suspect);
   for (const auto& item : reader.Items("labels", json::value_t::object, kLabelsMax).items()) {
     const auto* text_of = item.value().get_ptr<const json::string_t*>();

@@ -127,6 +127,7 @@ Status Membership::Update(const std::function<void(LeaseRecord&)>& change) {
   {
     base::MutexLock lock(mu_);
     change(record_);
+    if (record_.state == NodeState::kActive) record_.beside = 0;
     state_.store(record_.state);
   }
   Status status = Renew();
@@ -279,15 +280,22 @@ Status Membership::FetchView() {
   return Ok();
 }
 
+// By a member that is more than its standby.
+bool Membership::IsSucceeded(const NodeId& id) const {
+  for (auto next = members_.upper_bound(id);
+       next != members_.end() && next->first.stable_id == id.stable_id; ++next) {
+    if (next->second.beside == 0 && next->second.state != NodeState::kStandby) return true;
+  }
+  return false;
+}
+
 // A service that came back empty must not empty the cluster: a live node recreates its lease
 // with its next heartbeat, and until one lease has passed it stays in the view.
 void Membership::KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous) {
   const uint64_t until_ms = runtime_.NowMs() + lease_ttl_ms();
   for (const auto& [id, lease] : previous) {
     if (members_.contains(id)) continue;
-    const auto next = members_.upper_bound(id);
-    const bool succeeded = next != members_.end() && next->first.stable_id == id.stable_id;
-    if (succeeded) continue;
+    if (IsSucceeded(id)) continue;
     members_.emplace(id, lease);
     unconfirmed_.try_emplace(id, until_ms);
     if (id == self()) RenewSoon();

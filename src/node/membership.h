@@ -167,6 +167,7 @@ class Membership {
   // So long that its lease may have lapsed, and the tick has not noticed it yet.
   bool StandsStill() const;
   bool TickIsLate() const;
+  bool IsSucceeded(const NodeId& id) const;
   void KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous);
   void DropUnconfirmed();
   void NoteHeartbeat(const Status& status);

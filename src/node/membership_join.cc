@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "node/membership.h"
 #include "obs/log.h"
@@ -28,6 +29,7 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
                            std::optional<HolderAnswer>* told) {
   MC_TRY(std::optional<LeaseRecord> holder, FindHolder(record.id.stable_id));
   std::optional<uint64_t> beside;
+  LeaseRecord own = record;
   bool replace = false;
   if (holder) {
     const HolderAnswer answer = ask(*holder);
@@ -53,12 +55,13 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
     }
     beside = holder->id.epoch;
     replace = answer == HolderAnswer::kGone;
+    if (!replace) own.beside = holder->id.epoch;
   }
   const uint64_t asked_ms = runtime_.NowMs();
-  auto acquired = metadata_.Acquire(record, lease_ttl_ms(), beside, replace);
+  auto acquired = metadata_.Acquire(own, lease_ttl_ms(), beside, replace);
   if (!acquired) return std::move(acquired).error();  // A conflict here is a race: look again.
   base::MutexLock lock(mu_);
-  record_ = record;
+  record_ = std::move(own);
   record_.id = *acquired;
   self_name_ = record_.id.ToString();
   instance_ = record_.instance;

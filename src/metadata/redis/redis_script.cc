@@ -95,11 +95,12 @@ local function extend(id, ttl)
   if expires < next_expiry then call('HSET', META, 'next_expiry', str(expires)) end
 end
 
+-- `high`: the highest epoch from now on.
 local function start(stable, epoch, high, live, ttl, token, flags, usage, core)
   local id = stable .. ':' .. str(epoch)
   live[#live + 1] = epoch
   table.sort(live)
-  save_epochs(stable, math.max(high, epoch), live)
+  save_epochs(stable, high, live)
   bump()
   call('ZREM', GONE, id)
   call('HSET', LEASES, id, '0 ' .. usage .. ' ' .. core)
@@ -127,6 +128,24 @@ local function instance_of(core)
   return instance ~= '0' and instance or nil
 end
 
+-- Of the process for which it stands by.
+local function beside_of(core)
+  return tonumber(string.match(core, '"beside":(%d+)') or 0)
+end
+
+-- The epoch that has superseded one that has no lease; nil: none. A standby does not.
+local function successor_of(stable, epoch, high, live)
+  local covered = epoch
+  for _, e in ipairs(live) do
+    if e > epoch then
+      local beside = beside_of(call('HGET', LEASES, stable .. ':' .. str(e)) or '')
+      if beside == 0 or beside > covered then return e end
+      covered = e
+    end
+  end
+  return high > covered and high or nil
+end
+
 local ops = {}
 
 function ops.poll() return {'ok', str(revision)} end
@@ -143,16 +162,18 @@ function ops.acquire(stable, ttl, token, beside, replace, usage, core)
       return {'held', str(live[i]), call('HGET', LEASES, id) or ''}
     end
   end
+  local epoch = math.max(high, live[#live] or 0) + 1
   if replace == '1' and #live > 0 then
     finish(stable .. ':' .. beside)
     live = {}
   end
-  start(stable, high + 1, high, live, tonumber(ttl), token, 'a', usage, core)
-  return {'ok', str(high + 1)}
+  start(stable, epoch, epoch, live, tonumber(ttl), token, 'a', usage, core)
+  return {'ok', str(epoch)}
 end
 
 function ops.renew(stable, ttl, token, epoch, usage, core)
   local id = stable .. ':' .. epoch
+  epoch = tonumber(epoch)
   local kept = call('HGET', LEASES, id)
   local flags = ''
   if kept then
@@ -160,12 +181,14 @@ function ops.renew(stable, ttl, token, epoch, usage, core)
     if kept ~= value then
       local suspect, old_core = string.match(kept, '^(%d) %S* (.*)$')
       local holder, caller = instance_of(old_core or ''), instance_of(core)
-      if holder and caller and holder ~= caller then return {'taken', epoch} end
+      if holder and caller and holder ~= caller then return {'taken', str(epoch)} end
       if suspect == '1' then flags = flags .. 's' end
       if suspect == '1' or old_core ~= core then
         bump()
         call('ZADD', CHANGES, str(revision), id)
         call('HSET', TOKENS, id, token .. ' ' .. flags)
+        local high, live = epochs_of(stable)
+        if high < epoch and beside_of(core) == 0 then save_epochs(stable, epoch, live) end
       end
       call('HSET', LEASES, id, value)
     else
@@ -174,9 +197,13 @@ function ops.renew(stable, ttl, token, epoch, usage, core)
     extend(id, tonumber(ttl))
   else
     local high, live = epochs_of(stable)
-    if high > tonumber(epoch) then return {'stale', str(high)} end
+    local successor = successor_of(stable, epoch, high, live)
+    if successor then return {'stale', str(successor)} end
     flags = 'r'
-    start(stable, tonumber(epoch), high, live, tonumber(ttl), token, flags, usage, core)
+    -- The mark of a standby would be in the way of the one that it stands beside, if that repairs
+    -- its lease later and is of a version that looks at no more than the mark.
+    if beside_of(core) == 0 then high = math.max(high, epoch) end
+    start(stable, epoch, high, live, tonumber(ttl), token, flags, usage, core)
   end
   return {'ok', str(revision), flags}
 end

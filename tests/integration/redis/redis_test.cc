@@ -85,6 +85,21 @@ TEST_F(RedisMetadataTest, UsesThePasswordAndTheDatabaseOfTheUrl) {
   EXPECT_EQ(server.Command({"HKEYS", "{ks}/leases"}, 3), "n:1");
 }
 
+// Which is all that the versions before look at.
+TEST_F(RedisMetadataTest, AStandbyThatRepairsItsLeaseLeavesNoMarkUntilItIsActive) {
+  RedisFixture server(runtime_);
+  auto store = Connect(server.Url(), runtime_);
+  LeaseRecord record = Named("n");
+  record.id.epoch = 2;
+  record.beside = 1;
+  ASSERT_TRUE(store->Renew(record, kLongMs).ok());
+  EXPECT_EQ(server.Command({"HGET", "{ks}/epochs", "n"}), "0:2");
+  record.state = NodeState::kActive;
+  record.beside = 0;
+  ASSERT_TRUE(store->Renew(record, kLongMs).ok());
+  EXPECT_EQ(server.Command({"HGET", "{ks}/epochs", "n"}), "2:2");
+}
+
 TEST_F(RedisMetadataTest, CredentialsOfTheUrlWinOverThoseOfTheOptions) {
   RedisFixture server(runtime_, kPassword);
   const std::string bare = "redis://127.0.0.1:" + std::to_string(server.port());

@@ -35,6 +35,17 @@ NodeId MetadataContract::MustAcquire(const std::string& stable_id) {
   return id.value_or(NodeId{});
 }
 
+LeaseRecord MetadataContract::MustStandBeside(const NodeId& predecessor) {
+  LeaseRecord record = Record(predecessor.stable_id);
+  record.state = NodeState::kStandby;
+  record.instance = 8;
+  record.beside = predecessor.epoch;
+  Result<NodeId> id = store_->Acquire(record, kLongMs, predecessor.epoch, false);
+  EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().ToString());
+  record.id = id.value_or(NodeId{});
+  return record;
+}
+
 void MetadataContract::Lapse(const LeaseRecord& record) {
   EXPECT_TRUE(store_->Renew(record, kBriefMs).ok());
   world_->Pass(kBriefMs + 1);
@@ -220,6 +231,63 @@ TEST_P(MetadataContract, RenewAfterASuccessorLivedIsStale) {
   Result<RenewResult> late = store_->Renew(record, kLongMs);
   ASSERT_EQ(late.code(), ErrorCode::kStaleEpoch);
   EXPECT_THAT(late.error().context, HasSubstr("n:2"));
+}
+
+TEST_P(MetadataContract, AStandbyDoesNotKeepItsPredecessorFromRepairingItsLease) {
+  LeaseRecord record = Record("n");
+  record.labels = {{"beside", "9"}, {"x", "\"beside\":9"}};
+  record.id = MustAcquire("n");
+  const LeaseRecord standby = MustStandBeside(record.id);
+  ASSERT_EQ(standby.id.epoch, 2u);
+  Lapse(record);
+  EXPECT_TRUE(store_->Renew(record, kLongMs).value_or({}).recreated);
+  world_->Forget();
+  EXPECT_TRUE(store_->Renew(standby, kLongMs).value_or({}).recreated);
+  Result<RenewResult> renewed = store_->Renew(record, kLongMs);
+  ASSERT_TRUE(renewed.ok()) << renewed.error().ToString();
+  EXPECT_TRUE(renewed->recreated);
+  EXPECT_THAT(Changes(0).leases, UnorderedElementsAre(record, standby));
+  // An epoch is nobody else's all the same.
+  EXPECT_TRUE(store_->Release(record.id, 0).ok());
+  EXPECT_EQ(MustStandBeside(standby.id).id.epoch, 3u);
+  EXPECT_TRUE(store_->Release({"n", 3}, 0).ok());
+  EXPECT_TRUE(store_->Release(standby.id, 0).ok());
+  EXPECT_EQ(MustAcquire("n").epoch, 4u);
+}
+
+TEST_P(MetadataContract, AStandbyThatHasBecomeActiveHasSupersededItsPredecessor) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  LeaseRecord successor = MustStandBeside(record.id);
+  world_->Forget();
+  EXPECT_TRUE(store_->Renew(successor, kLongMs).ok());
+  successor.state = NodeState::kActive;
+  successor.beside = 0;
+  EXPECT_TRUE(store_->Renew(successor, kLongMs).ok());
+  Result<RenewResult> late = store_->Renew(record, kLongMs);
+  ASSERT_EQ(late.code(), ErrorCode::kStaleEpoch);
+  EXPECT_THAT(late.error().context, HasSubstr("superseded by n:2"));
+  // Also when the service does not know of the time before.
+  world_->Forget();
+  EXPECT_TRUE(store_->Renew(successor, kLongMs).ok());
+  EXPECT_EQ(store_->Renew(record, kLongMs).code(), ErrorCode::kStaleEpoch);
+  // Its own standby is none of the one before it.
+  const LeaseRecord third = MustStandBeside(successor.id);
+  EXPECT_EQ(third.id.epoch, 3u);
+  EXPECT_EQ(store_->Renew(record, kLongMs).code(), ErrorCode::kStaleEpoch);
+  EXPECT_TRUE(store_->Release(successor.id, 0).ok());
+  EXPECT_EQ(store_->Renew(record, kLongMs).code(), ErrorCode::kStaleEpoch);
+  EXPECT_THAT(Changes(0).leases, ElementsAre(third));
+}
+
+TEST_P(MetadataContract, AStandbyOfAnOlderVersionSupersedes) {
+  LeaseRecord record = Record("n");
+  record.id = MustAcquire("n");
+  LeaseRecord standby = MustStandBeside(record.id);
+  standby.beside = 0;
+  world_->Forget();
+  EXPECT_TRUE(store_->Renew(standby, kLongMs).ok());
+  EXPECT_EQ(store_->Renew(record, kLongMs).code(), ErrorCode::kStaleEpoch);
 }
 
 // A process that stood still while the service lost everything and somebody else got its name.

@@ -41,6 +41,8 @@ class MetadataContract : public ::testing::TestWithParam<WorldMaker> {
 
   static LeaseRecord Record(const std::string& stable_id);
   NodeId MustAcquire(const std::string& stable_id);
+  // That of a standby beside `predecessor`.
+  LeaseRecord MustStandBeside(const NodeId& predecessor);
   // Lets the live lease of `record` lapse, without the service being asked about it.
   void Lapse(const LeaseRecord& record);
   uint64_t Revision();

@@ -54,6 +54,27 @@ TEST(MemoryMetadata, EpochsAreForgottenSevenDaysAfterTheLastLease) {
   EXPECT_EQ(store->Acquire(Named("n"), 1000, std::nullopt, false).value_or(NodeId{}).epoch, 1u);
 }
 
+// Which is all that the versions before look at.
+TEST(MemoryMetadata, AStandbyThatRepairsItsLeaseLeavesNoMarkUntilItIsActive) {
+  ManualRuntime runtime;
+  MemoryRegistry registry;
+  auto store = *MemoryMetadata::Open("memory://a", "ks", registry, runtime);
+  const auto mark = [&] {
+    uint64_t epoch = 0;
+    registry.Find("a", "ks")->Run([&](metadata::LeaseTable& t) { epoch = t.EpochMark("n"); });
+    return epoch;
+  };
+  LeaseRecord record = Named("n");
+  record.id.epoch = 2;
+  record.beside = 1;
+  ASSERT_TRUE(store->Renew(record, 1000).ok());
+  EXPECT_EQ(mark(), 0u);
+  record.state = NodeState::kActive;
+  record.beside = 0;
+  ASSERT_TRUE(store->Renew(record, 1000).ok());
+  EXPECT_EQ(mark(), 2u);
+}
+
 class FaultyMetadataTest : public ::testing::Test {
  protected:
   ManualRuntime runtime_;

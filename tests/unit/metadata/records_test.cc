@@ -15,6 +15,8 @@ LeaseRecord Sample() {
   record.host = "b0f1";
   record.pid = 99;
   record.instance = UINT32_MAX;
+  record.era = 5;
+  record.beside = 6;
   record.labels = {{"a", ""}, {"quote \"", "\\ \n \x01"}};
   record.segments = {{"s", UINT64_MAX, 12, NodeState::kOffline}, {"t", 1, 0, NodeState::kActive}};
   record.suspect = true;
@@ -42,6 +44,16 @@ TEST(LeaseJson, ReadsTheLeaseOfANodeWithoutInstance) {
   json.erase(json.find(field), field.size());
   LeaseRecord expected = Sample();
   expected.instance = 0;
+  EXPECT_EQ(LeaseFromJson(json).value_or({}), expected);
+}
+
+TEST(LeaseJson, ANodeOfAnOlderVersionStandsBesideNobody) {
+  std::string json = *LeaseToJson(Sample());
+  const std::string field = "\"beside\":6,";
+  ASSERT_NE(json.find(field), std::string::npos);
+  json.erase(json.find(field), field.size());
+  LeaseRecord expected = Sample();
+  expected.beside = 0;
   EXPECT_EQ(LeaseFromJson(json).value_or({}), expected);
 }
 

@@ -2,6 +2,9 @@
 // end them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "support/test_cluster.h"
 #include "world.h"
 
 namespace mooncake::node {
@@ -31,6 +34,101 @@ TEST(LeaseRepair, WhoLostItsNameDoesNotEndTheLeaseOfWhoHasItNow) {
     EXPECT_TRUE(second->HeartbeatNow().ok());
     EXPECT_TRUE(second->Leave().ok());
     EXPECT_TRUE(Leases(world).empty());
+  });
+}
+
+// The standby of an upgrade hears first that the service came back empty.
+TEST(LeaseRepair, AStandbyDoesNotDisinheritThePredecessorThatItStandsBeside) {
+  for (uint64_t seed = 2; seed < 8; ++seed) {
+    InWorld(seed, [](World& world) {
+      FaultyMetadata own(world.service, world.runtime);
+      auto other = world.Started("b");
+      auto first = world.Started("a", own);
+      auto standby = world.Make();
+      ASSERT_TRUE(world.Join(*standby, "a", HolderAnswer::kAlive, true).ok());
+      standby->Start([](const ViewPtr&, const ViewPtr&) {});
+      ASSERT_TRUE(other->RefreshTo(0, world.runtime.NowMs() + 5'000));
+      ASSERT_EQ(other->view()->nodes().size(), 3u);
+      own.SetFault(MetadataFault::kDown);
+      world.state->Forget();
+      world.runtime.SleepMs(World::Options().lease_ttl_ms / 2);
+      ASSERT_EQ(Leases(world).size(), 2u);
+      EXPECT_NE(other->view()->Find(first->self()), routing::kNoNode) << "its values went with it";
+      own.SetFault(MetadataFault::kNone);
+      world.runtime.SleepMs(2'000);
+      EXPECT_EQ(Leases(world).size(), 3u);
+      EXPECT_FALSE(first->superseded());
+      world.runtime.SleepMs(2 * World::Options().lease_ttl_ms);
+      for (const Membership* member : {other.get(), first.get(), standby.get()}) {
+        EXPECT_EQ(member->view()->nodes().size(), 3u);
+      }
+    });
+  }
+}
+
+TEST(LeaseRepair, AStandbyThatHasTakenOverDisinheritsItsPredecessor) {
+  InWorld(8, [](World& world) {
+    FaultyMetadata own(world.service, world.runtime);
+    auto other = world.Started("b");
+    auto first = world.Started("a", own);
+    auto standby = world.Make();
+    ASSERT_TRUE(world.Join(*standby, "a", HolderAnswer::kAlive, true).ok());
+    standby->Start([](const ViewPtr&, const ViewPtr&) {});
+    EXPECT_EQ(standby->record().beside, 1u);
+    ASSERT_TRUE(
+        standby->Update([](LeaseRecord& record) { record.state = NodeState::kActive; }).ok());
+    EXPECT_EQ(standby->record().beside, 0u);
+    ASSERT_TRUE(other->RefreshTo(0, world.runtime.NowMs() + 5'000));
+    own.SetFault(MetadataFault::kDown);
+    world.state->Forget();
+    world.runtime.SleepMs(World::Options().lease_ttl_ms / 2);
+    ASSERT_EQ(Leases(world).size(), 2u);
+    own.SetFault(MetadataFault::kNone);
+    world.runtime.SleepMs(World::Options().lease_ttl_ms);
+    EXPECT_EQ(Leases(world).size(), 2u);
+    EXPECT_TRUE(first->superseded());
+    EXPECT_EQ(other->view()->Find(first->self()), routing::kNoNode);
+  });
+}
+
+using testing::Simulated;
+using testing::TestCluster;
+
+TEST(LeaseRepair, AnUpgradeGoesOnAfterTheServiceLostEverything) {
+  Simulated(9, [](TestCluster& cluster) {
+    auto& old = cluster.Start("a");
+    auto& other = cluster.Start("b");
+    std::vector<std::string> keys;
+    for (int i = 0; i < 40; ++i) keys.push_back("k" + std::to_string(i));
+    for (const Status& put : other.PutAll(keys, 1'000)) ASSERT_TRUE(put.ok());
+    const auto readable = [&] {
+      const auto got = other.GetAll(keys, 1'000);
+      return std::count_if(got.begin(), got.end(), [](const auto& read) { return read.ok(); });
+    };
+    const uint64_t used = old.UsedBytes();
+    ASSERT_GT(used, 0u);
+    NodeConfig config = TestCluster::Config("a");
+    config.listen_host = "a-again";
+    config.initial_state = NodeState::kStandby;
+    config.succeeds = true;
+    auto& successor = cluster.Start(config);
+    ASSERT_EQ(successor.name(), "a:2");
+    old.metadata.SetFault(MetadataFault::kDown);
+    cluster.state().Forget();
+    cluster.runtime().SleepMs(5'000);
+    EXPECT_EQ(readable(), 40);
+    old.metadata.SetFault(MetadataFault::kNone);
+    cluster.runtime().SleepMs(30'000);
+    EXPECT_EQ(readable(), 40);
+    const uint64_t deadline_ms = cluster.runtime().NowMs() + 30'000;
+    const auto planned = old.node().PlanHandoff(std::nullopt, deadline_ms);
+    ASSERT_TRUE(planned.ok()) << planned.error().ToString();
+    const auto drained = old.node().EvacuateAll("", deadline_ms);
+    ASSERT_TRUE(drained.ok()) << drained.error().ToString();
+    old.Close();
+    cluster.runtime().SleepMs(2'000);
+    EXPECT_EQ(readable(), 40);
+    EXPECT_GE(successor.UsedBytes(), used);
   });
 }
 

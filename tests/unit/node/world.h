@@ -40,7 +40,7 @@ class World {
               bool succeed = false, uint64_t limit_ms = 20'000) {
     LeaseRecord record;
     record.id.stable_id = stable_id;
-    record.state = NodeState::kActive;
+    record.state = succeed ? NodeState::kStandby : NodeState::kActive;
     record.endpoint = stable_id + ":1";
     record.instance = ++instances;
     record.labels = {{"route", "true"}};
