@@ -69,6 +69,17 @@ void Membership::Stop() {
   tick_thread_.reset();
 }
 
+// Whether the record has changed, in what others act on, since `sent` was. That may have reached
+// the service after the renewal that told of the change.
+bool Membership::IsOutdated(LeaseRecord sent) const {
+  base::MutexLock lock(mu_);
+  if (sent.segments.size() != record_.segments.size()) return true;
+  for (size_t i = 0; i < sent.segments.size(); ++i) {
+    sent.segments[i].used_bytes = record_.segments[i].used_bytes;
+  }
+  return !(sent == record_);
+}
+
 Result<uint64_t> Membership::Leave() {
   Stop();
   if (self_name_.empty()) return uint64_t{0};
@@ -92,6 +103,7 @@ Status Membership::Renew() {
   auto renewed = metadata_.Renew(record, lease_ttl_ms());
   if (renewed.ok() || renewed.code() == ErrorCode::kStaleEpoch) superseded_.store(!renewed.ok());
   service_was_away_.store(renewed.code() == ErrorCode::kMetadata);
+  if (IsOutdated(record)) RenewSoon();
   if (!renewed) return std::move(renewed).error();
   lease_confirmed_ms_.store(asked_ms);
   if (renewed->recreated) {
@@ -111,7 +123,11 @@ Status Membership::Renew() {
 Status Membership::HeartbeatNow(std::optional<uint64_t> ttl_ms) {
   if (ttl_ms) lease_ttl_ms_.store(std::max<uint64_t>(1, *ttl_ms));
   Status status = Renew();
-  if (ttl_ms) status.ok() ? beat_->Set() : RenewSoon();  // The interval follows from it.
+  if (!status.ok()) {
+    RenewSoon();  // Also as it may still reach the service, after a newer one.
+  } else if (ttl_ms) {
+    beat_->Set();  // The interval follows from it.
+  }
   return status;
 }
 

@@ -143,6 +143,7 @@ class Membership {
   uint64_t HeartbeatIntervalMs() const;
   void RefreshLoop();
   Status Renew();
+  bool IsOutdated(LeaseRecord sent) const;
   Status AgreeOnPolicy();
   void RestorePolicy();
   void ForgetSuspicions();

@@ -91,6 +91,29 @@ TEST(LeaseRepair, AStandbyThatHasTakenOverDisinheritsItsPredecessor) {
   });
 }
 
+// A heartbeat that was on its way when the state changed, and comes after that.
+TEST(LeaseRepair, AnOlderRenewalThatComesLateIsSoonMadeGood) {
+  int overtaken = 0;
+  for (uint64_t seed = 10; seed < 20; ++seed) {
+    InWorld(seed, [&](World& world) {
+      FaultyMetadata own(world.service, world.runtime);
+      auto member = world.Started("a", own);
+      const auto state = [&] { return Leases(world)[0].state; };
+      own.FailNext(1, MetadataFault::kSlow);
+      auto late = world.runtime.Spawn("late", [&] { EXPECT_TRUE(member->HeartbeatNow().ok()); });
+      world.runtime.SleepMs(10);
+      ASSERT_TRUE(
+          member->Update([](LeaseRecord& record) { record.state = NodeState::kDraining; }).ok());
+      ASSERT_EQ(state(), NodeState::kDraining);
+      late->Join();
+      overtaken += state() == NodeState::kActive;
+      world.runtime.SleepMs(1'000);
+      EXPECT_EQ(state(), NodeState::kDraining);
+    });
+  }
+  EXPECT_GT(overtaken, 0);
+}
+
 using testing::Simulated;
 using testing::TestCluster;
 
