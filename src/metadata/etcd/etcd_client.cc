@@ -29,8 +29,10 @@ Result<EtcdRead> EtcdClient::Read(std::span<const EtcdRange> ranges, uint64_t de
   return ReadFrom(*answer, ranges.size());
 }
 
-Result<EtcdOutcome> EtcdClient::Commit(const EtcdCommit& commit, uint64_t deadline_ms) {
+Result<EtcdOutcome> EtcdClient::Commit(const EtcdCommit& commit, uint64_t deadline_ms,
+                                       std::string& doubt) {
   EtcdFault fault;
+  doubt.clear();
   const std::string message = CommitRequest(commit);
   const Result<std::string> answer = transport_.Call(
       {.method = kTxn, .message = message, .repeatable = false}, deadline_ms, fault);
@@ -39,8 +41,9 @@ Result<EtcdOutcome> EtcdClient::Commit(const EtcdCommit& commit, uint64_t deadli
     return done ? EtcdOutcome::kDone : EtcdOutcome::kNotAsExpected;
   }
   if (fault.code == kNotFoundCode) return EtcdOutcome::kNotAsExpected;
-  if (fault.uncertain && answer.code() == ErrorCode::kMetadata) return EtcdOutcome::kUnknown;
-  return answer.error();
+  if (!fault.uncertain || answer.code() != ErrorCode::kMetadata) return answer.error();
+  doubt = answer.error().context;
+  return EtcdOutcome::kUnknown;
 }
 
 Result<uint64_t> EtcdClient::Grant(uint64_t ttl_s, uint64_t deadline_ms) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "metadata/etcd/etcd_messages.h"
 #include "metadata/etcd/etcd_transport.h"
@@ -22,8 +23,8 @@ class EtcdClient {
   // All ranges as of one moment, in one command. `outdated`, if it fails: a range wanted a
   // revision that etcd does not remember any more.
   Result<EtcdRead> Read(std::span<const EtcdRange> ranges, uint64_t deadline_ms, bool& outdated);
-  // Never sent twice.
-  Result<EtcdOutcome> Commit(const EtcdCommit& commit, uint64_t deadline_ms);
+  // Never sent twice. `doubt`: why the outcome is kUnknown, else empty.
+  Result<EtcdOutcome> Commit(const EtcdCommit& commit, uint64_t deadline_ms, std::string& doubt);
   // A new etcd lease, which may get longer than asked: etcd has a minimum.
   Result<uint64_t> Grant(uint64_t ttl_s, uint64_t deadline_ms);
   Result<bool> KeepAlive(uint64_t lease, uint64_t deadline_ms);  // False: it is gone.

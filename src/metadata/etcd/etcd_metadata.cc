@@ -81,6 +81,7 @@ Status EtcdMetadata::TransactBy(uint64_t deadline_ms, const Body& body) {
     MC_TRY(const Run run, TryOnce(body, deadline_ms, grants, unsure));
     if (run == Run::kDone) return Ok();
   }
+  if (!unsure.doubt.empty()) return MetadataError(unsure.doubt);
   return MetadataError("etcd: too many changes by others at the same time");
 }
 
@@ -100,12 +101,13 @@ Result<EtcdMetadata::Run> EtcdMetadata::TryOnce(const Body& body, uint64_t deadl
   const std::string nonce = fmt::format("{:016x}", runtime_.Random());
   const EtcdCommit commit = table.TakeCommit(nonce);
   if (commit.empty()) return Run::kDone;
-  MC_TRY(const EtcdOutcome outcome, client_.Commit(commit, deadline_ms));
+  MC_TRY(const EtcdOutcome outcome, client_.Commit(commit, deadline_ms, unsure.doubt));
   if (outcome == EtcdOutcome::kDone) return Run::kDone;
   if (outcome == EtcdOutcome::kUnknown && !commit.puts.empty()) {
     // The first in order is a key of its own where there is one, and not meta, which the next
     // change of anybody writes again.
-    unsure = {commit.puts.front().key, nonce};
+    unsure.key = commit.puts.front().key;
+    unsure.nonce = nonce;
   }
   return Run::kAgain;
 }

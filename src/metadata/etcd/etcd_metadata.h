@@ -44,6 +44,7 @@ class EtcdMetadata final : public TableStore {
   struct Unsure {
     std::string key;
     std::string nonce;
+    std::string doubt;  // Of the latest commit; empty: what became of it is known.
   };
 
   Status Transact(Access access, const Body& body) override;

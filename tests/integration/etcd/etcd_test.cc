@@ -299,6 +299,27 @@ TEST_F(EtcdMetadataTest, KeysThatNobodyAskedForAreRefused) {
   EXPECT_THAT(known.error().context, HasSubstr("that was not asked for"));
 }
 
+// A refusal that leaves open what became of the change, each time.
+TEST_F(EtcdMetadataTest, AChangeThatIsNeverAnsweredSaysWhatWasSaidOfIt) {
+  ScriptedGrpc proxy([](const ScriptedGrpc::Call& call) {
+    etcd::TxnRequest request;
+    EXPECT_TRUE(request.ParseFromString(call.message));
+    if (request.compare_size() > 0) {
+      return ScriptedGrpc::Reply{.code = 13, .refusal = "the proxy has lost its way"};
+    }
+    etcd::TxnResponse reply;
+    reply.mutable_header()->set_cluster_id(1);
+    reply.mutable_header()->set_revision(1);
+    for (int i = 0; i < request.success_size(); ++i)
+      reply.add_responses()->mutable_response_range();
+    return ScriptedGrpc::Reply{.message = reply.SerializeAsString()};
+  });
+  const Result<uint64_t> put = Hasty("etcd://" + proxy.Address())->PutDocument("d", "text", 0);
+  ASSERT_EQ(put.code(), ErrorCode::kMetadata);
+  EXPECT_THAT(put.error().context,
+              AllOf(HasSubstr(proxy.Address()), HasSubstr("the proxy has lost its way")));
+}
+
 TEST_F(EtcdMetadataTest, MessagesThatMakeNoSenseAreRefused) {
   std::string message;
   ScriptedGrpc odd(
