@@ -375,6 +375,32 @@ TEST(Quota, ThePolicyComesBackWithAServiceThatLostEverything) {
   });
 }
 
+// Of a newer version, or damaged.
+TEST(Quota, APolicyThatCannotBeReadLiftsNoLimit) {
+  Simulated(35, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    SetQuota(a, 20 * kSize);
+    const std::string name = *metadata::TenantPolicyName(kTenant);
+    const auto written = a.metadata.GetDocument(name);
+    ASSERT_TRUE(written.ok());
+    const std::string odd = R"({"spec": "of tomorrow"})";
+    ASSERT_TRUE(a.metadata.PutDocument(name, odd, written->version).ok());
+    cluster.Settle();
+    EXPECT_EQ(PutEach(a, Keys(30)), 20);
+    cluster.state().Forget();
+    cluster.runtime().SleepMs(30'000);
+    cluster.Settle();
+    EXPECT_EQ(PutEach(b, Keys(30)), 20);
+    const auto kept = a.metadata.GetDocument(name);
+    ASSERT_TRUE(kept.ok());
+    EXPECT_EQ(kept->text, odd);
+    EXPECT_TRUE(a.metadata.PutDocument(name, R"({"spec": {"quota": {}}})", kept->version).ok());
+    cluster.Settle();
+    EXPECT_EQ(PutEach(b, Keys(30)), 30);
+  });
+}
+
 TEST(Quota, APolicyThatNobodyWouldFollowIsRefused) {
   Simulated(34, [](TestCluster& cluster) {
     auto& a = cluster.Start("a");
