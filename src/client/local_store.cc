@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "metadata/records.h"
 #include "node/put_op.h"
 #include "node/query_op.h"
@@ -68,6 +69,7 @@ Result<node::ScopeTable::Entry> LocalStore::EntryFor(std::string_view tenant) {
     return InvalidArgument(
         fmt::format("tenant of {} bytes: expected at most {}", tenant.size(), node::kScopeSizeMax));
   }
+  if (!base::IsUtf8(tenant)) return InvalidArgument("tenant: expected UTF-8");
   const auto entry = core_.scopes.Intern(ScopeFor(tenant));
   if (!entry) return BackPressure("too many scopes are in use, or their names are too long");
   return *entry;

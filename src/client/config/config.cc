@@ -4,6 +4,7 @@
 
 #include "base/hostport.h"
 #include "base/segment_limits.h"
+#include "base/text.h"
 #include "base/url.h"
 #include "client/config/config_parse.h"
 #include "client/config/config_table.h"
@@ -104,6 +105,16 @@ Status CheckTransportMetadataUrl(const Source& source, StoreConfig& config) {
   const Result<base::Url> url = base::ParseUrl(field, text);
   if (url && (url->scheme == "redis" || url->scheme == "rediss")) return Ok();
   return NotAllowed(field, base::RedactUrl(text), "P2PHANDSHAKE or redis://host:port/db");
+}
+
+// Peers are told these in every call, and take nothing else.
+Status CheckScope(const Source& source, const StoreConfig& config) {
+  for (const auto& [name, text] : {std::pair("tenant", &config.tenant),
+                                   std::pair("domain", &config.domain),
+                                   std::pair("object_set", &config.object_set)}) {
+    if (!base::IsUtf8(*text)) return InvalidArgument(source.FieldOf(name) + ": expected UTF-8");
+  }
+  return Ok();
 }
 
 // A port in local_hostname is the node port.
@@ -228,6 +239,7 @@ Result<StoreConfig> ConfigFromValues(const Texts& values, const Texts& environme
   }
   MC_RETURN_IF_ERROR(CheckMetadataUrl(source, config));
   MC_RETURN_IF_ERROR(CheckTransportMetadataUrl(source, config));
+  MC_RETURN_IF_ERROR(CheckScope(source, config));
   MC_RETURN_IF_ERROR(ResolveAddress(source, config));
   MC_RETURN_IF_ERROR(ResolveStorage(source, config));
   MC_RETURN_IF_ERROR(CheckWatermarks(source, config));

@@ -266,6 +266,13 @@ TEST(Config, AClientHttpPortStartsTheServerUnlessItIsSwitchedOff) {
   EXPECT_FALSE(serves({{"client_http_port", "9100"}, {"enable_client_http_server", "false"}}));
 }
 
+TEST(Config, NamesOfTheScopeAreText) {
+  for (const char* name : {"tenant", "domain", "object_set"}) {
+    EXPECT_EQ(ErrorOf({{name, "caf\xc3\xa9"}}), "no error");
+    EXPECT_EQ(ErrorOf({{name, "caf\xe9"}}), std::string(name) + ": expected UTF-8");
+  }
+}
+
 TEST(Config, SecretMayComeFromAFile) {
   const std::string path = testing::TempDir() + "config_test_secret";
   std::ofstream(path) << "s3cret\n";
