@@ -138,6 +138,11 @@ bool ServePublish(Core& core, const v1::PublishRequest& request, bool may_block,
       publication->if_absent = request.if_absent();
       publication->revision = request.origin().revision();
       if (request.expect_version()) publication->expected = publishing.routes[i].version;
+      if (request.kept_size() == request.routes_size()) {
+        const std::vector<Place>& places = publishing.routes[i].replicas;
+        const auto kept = std::min<size_t>(request.kept(static_cast<int>(i)), places.size());
+        publication->kept.assign(places.end() - static_cast<ptrdiff_t>(kept), places.end());
+      }
       code = PublishRoute(core, ref, *std::move(publication), &version, &publishing.charges[i],
                           &in_use);
     } else if (code == kItemOk) {

@@ -118,8 +118,8 @@ auto Slow(void (*serve)(Core&, const Request&, Reply_*, bool*)) {
 
 constexpr uint64_t kThawMs = 2'000;
 // Of who is asked what it knew of slots: two that stood still at once ask each other before either
-// has done with its own, and whoever has the other for a suspect waits no longer. What it says is as
-// of when it stood still.
+// has done with its own, and whoever has the other for a suspect waits no longer. What it says is
+// as of when it stood still.
 constexpr uint64_t kThawOfPullMs = kSuspectTimeoutMs / 2;
 
 // Serves a call only after a fresh look at the membership: this process stood still, and what it

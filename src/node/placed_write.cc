@@ -386,7 +386,10 @@ bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
     return true;
   }
   publication->if_absent = options_.if_absent;
-  if (item.relocation != nullptr) publication->expected = item.relocation->version;
+  if (item.relocation != nullptr) {
+    publication->expected = item.relocation->version;
+    publication->kept = item.relocation->keep;
+  }
   const size_t copies = publication->remote.size() + (publication->local ? 1 : 0);
   Version version = 0;
   Charge charge;
@@ -459,6 +462,9 @@ void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector
     request.set_expect_version(items_[group.items[0]].relocation != nullptr);
     for (uint32_t i : group.items) {
       WriteRoute(items_[i].ref.key, RouteOf(i), core_.names, request.add_routes());
+      if (const Relocation* move = items_[i].relocation) {
+        request.add_kept(static_cast<uint32_t>(move->keep.size()));
+      }
     }
   }
   auto replies = core_.peers.AskMany<v1::PublishReply, v1::PublishRequest>(

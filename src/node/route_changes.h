@@ -31,7 +31,8 @@ struct Publication {
   std::vector<Place> remote;
   ExtentPin local;  // Our own extent, if one is among the replicas.
   bool if_absent = false;
-  std::optional<Version> expected;  // Only if the current version is this one: the same value.
+  std::optional<Version> expected;  // Only if the current version is this one: the same value,
+  std::vector<Place> kept;          // and still has these replicas: an owner may drop one.
   uint64_t published_ms = 0;        // As in Age, where it may be asked for.
   uint64_t revision = kNewest;      // Of the asker's view when it asked.
 };

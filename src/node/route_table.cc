@@ -79,6 +79,14 @@ void RouteTable::KeepShared(const Publication& kept, Superseded* superseded) {
   if (superseded->local.get() == kept.local.get()) superseded->local = {};
 }
 
+bool RouteTable::HasAll(const Entry& entry, const std::vector<Place>& places) {
+  return std::all_of(places.begin(), places.end(), [&](const Place& place) {
+    const std::vector<Place>& remote = entry.route.replicas;
+    return (entry.local && entry.local->place() == place) ||
+           std::find(remote.begin(), remote.end(), place) != remote.end();
+  });
+}
+
 ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version* version,
                              Superseded* superseded, Charge* charge) {
   Shard& shard = ShardOf(ref);
@@ -89,7 +97,8 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
   auto found = FindLocked(shard, ref);
   const bool present = found != shard.entries.end();
   const Version current = present ? found->second.route.version : 0;
-  if (publication.expected && *publication.expected != current) {
+  const bool other = publication.expected && *publication.expected != current;
+  if (other || (present && !HasAll(found->second, publication.kept))) {
     ++shard.published.conflict;
     return CodeOf(ErrorCode::kConflict);
   }

@@ -200,6 +200,7 @@ class RouteTable {
       MC_REQUIRES(shard.mu);
   static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu);
   Version NextVersion(Version above);
+  static bool HasAll(const Entry& entry, const std::vector<Place>& places);
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
   static void MoveOut(uint64_t hash, Entry& entry, Superseded* superseded);

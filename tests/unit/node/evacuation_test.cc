@@ -66,6 +66,44 @@ struct Draining {
   const std::vector<std::string> pinned{"k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"};
 };
 
+// As its evictor does.
+void DropCopies(TestNode& owner, const std::vector<TestNode*>& nodes) {
+  for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
+    for (const ExtentPin& extent : owner.core().extents.ShardExtents(shard)) {
+      const KeyRef ref = extent->ref();
+      for (TestNode* authority : nodes) {
+        Route route;
+        Version version = 0;
+        if (authority->core().routes.Lookup(ref, &route, nullptr) != kItemOk) continue;
+        for (const Place& place : route.replicas) {
+          if (authority->core().names.NameOf(place.owner) != owner.core().names.NameOf(kSelf))
+            continue;
+          EXPECT_EQ(authority->core().routes.Check(ref, place, true, &version), kItemOk);
+        }
+      }
+      owner.core().extents.Retire(*extent);
+    }
+  }
+}
+
+TEST(Evacuation, ACopyThatItsOwnerDropsMeanwhileStaysDropped) {
+  Simulated(9, [](TestCluster& cluster) {
+    Draining nodes(cluster, cluster.Start("a"));
+    nodes.Evacuate([&] { DropCopies(nodes.b, {&nodes.a, &nodes.b, &nodes.c}); });
+    cluster.Settle();
+    nodes.ExpectReadable();
+    for (const std::string& key : nodes.pinned) {
+      const auto route = nodes.b.Find(key);
+      ASSERT_TRUE(route.ok());
+      for (const Place& place : route->replicas) {
+        if (place.owner != kSelf) continue;
+        EXPECT_TRUE(nodes.b.core().extents.Find(place.segment, place.offset, place.generation))
+            << key;
+      }
+    }
+  });
+}
+
 TEST(Evacuation, CopiesStayOnDistinctNodesWhoeverJoinsMeanwhile) {
   Simulated(1, [](TestCluster& cluster) {
     Draining nodes(cluster, cluster.Start("a"));
