@@ -180,7 +180,7 @@ MUTANTS = [
         "known-until-a-takeover",
         "src/node/route_slots.cc",
         "info = aside != shard.set_aside.end() ? aside->second.info : SlotInfo{};",
-        "info = SlotInfo{};",
+        "(void)aside, info = SlotInfo{};",
         "*AnAuthorityAndItsMirrorStandStill",
     ),
 ]
