@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(  # A copy that is being moved comes over what was put or removed meanwhile.
         "publish-without-comparing-versions",
         "src/node/route_table.cc",
-        "if (publication.expected && *publication.expected != current) {",
-        "if (false) {",
+        "publication.expected && *publication.expected != current;",
+        "publication.expected && false;",
         "*NothingIsMissedWhenNodesAreDrained",
     ),
     Mutant(  # A new authority asks no former one what it knows.
