@@ -7,8 +7,8 @@ namespace mooncake::node {
 
 using routing::Slot;
 
-std::map<size_t, std::vector<Slot>> RouteTable::ByShard(std::span<const Slot> slots) const {
-  std::map<size_t, std::vector<Slot>> shards;
+std::vector<std::vector<Slot>> RouteTable::ByShard(std::span<const Slot> slots) const {
+  std::vector<std::vector<Slot>> shards(kShards);
   for (Slot slot : slots) shards[ShardIndex(slot)].push_back(slot);
   return shards;
 }
@@ -29,11 +29,14 @@ uint64_t RouteTable::EraOf(Slot slot) const {
 std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
                                             std::vector<Truth>* known) {
   std::vector<Slot> pending;
-  for (const auto& [index, some] : ByShard(slots)) {
-    Shard& shard = shards_[index];
+  std::vector<Entry> dropped;  // Destroyed without a lock.
+  const std::vector<std::vector<Slot>> shards = ByShard(slots);
+  for (size_t i = 0; i < kShards; ++i) {
+    if (shards[i].empty()) continue;
+    Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
     std::vector<bool> wanted(shard.slots.size());
-    for (Slot slot : some) {
+    for (Slot slot : shards[i]) {
       SlotInfo& info = InfoOf(shard, slot);
       if (info.state == SlotState::kServing) continue;
       pending.push_back(slot);
@@ -52,20 +55,29 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
     }
     for (auto it = shard.entries.begin(); it != shard.entries.end();) {
       const Slot slot = slots_.Of(it->first);
-      if (!wanted[PlaceOf(slot)]) {
-        ++it;
-        continue;
-      }
-      Uncount(it->first, it->second);
-      // Comes back from whoever has the truth, unless that went with its owner.
-      reasons_.NoteLost(it->first, kItemOwnerGone);
       const auto next = std::next(it);
-      shard.set_aside[slot].entries.push_back(shard.entries.extract(it));  // Or a mirror.
+      if (wanted[PlaceOf(slot)]) SetAsideLocked(shard, slot, it, &dropped);
       it = next;
-      count_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   return pending;
+}
+
+// What the truth of a former slot names is kept: it is as of then. Mirrors are not, as nobody keeps
+// them up to date meanwhile.
+void RouteTable::SetAsideLocked(Shard& shard, Slot slot, Entries::iterator entry,
+                                std::vector<Entry>* dropped) {
+  Uncount(entry->first, entry->second);
+  // Comes back from whoever has the truth, unless that went with its owner.
+  reasons_.NoteLost(entry->first, kItemOwnerGone);
+  count_.fetch_sub(1, std::memory_order_relaxed);
+  const auto aside = shard.set_aside.find(slot);
+  if (aside != shard.set_aside.end() && entry->second.route.version <= aside->second.info.since) {
+    aside->second.entries.push_back(shard.entries.extract(entry));
+    return;
+  }
+  dropped->push_back(std::move(entry->second));
+  shard.entries.erase(entry);
 }
 
 // A takeover that comes to nothing leaves its slots as they were, without what has been imported
@@ -145,11 +157,13 @@ void RouteTable::BelieveNone() {
 
 void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
   std::vector<Entry> dropped;  // Destroyed without a lock.
-  for (const auto& [index, some] : ByShard(slots)) {
-    Shard& shard = shards_[index];
-    base::MutexLock lock(shard.mu);
-    PutBackLocked(shard, some, &dropped);
+  const std::vector<std::vector<Slot>> shards = ByShard(slots);
+  for (size_t i = 0; i < kShards; ++i) {
+    if (shards[i].empty()) continue;
+    base::MutexLock lock(shards_[i].mu);
+    PutBackLocked(shards_[i], shards[i], &dropped);
   }
+  Unpin(slots);
 }
 
 void RouteTable::StopServingLocked(SlotInfo& info) {
@@ -164,8 +178,11 @@ Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_
   const auto now_s = static_cast<uint32_t>(now_ms / 1'000 + 1);
   Fenced fenced;
   std::vector<Entry> dropped;  // Destroyed without a lock.
-  for (auto& [index, some] : ByShard(slots)) {
-    Shard& shard = shards_[index];
+  std::vector<std::vector<Slot>> shards = ByShard(slots);
+  for (size_t i = 0; i < kShards; ++i) {
+    std::vector<Slot>& some = shards[i];
+    if (some.empty()) continue;
+    Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
     std::erase_if(some, [&](Slot slot) {
       const SlotInfo& info = InfoOf(shard, slot);
@@ -189,11 +206,13 @@ Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_
 
 void RouteTable::Lose(std::span<const Slot> slots) {
   std::vector<Entry> dropped;  // Destroyed without a lock.
-  for (const auto& [index, some] : ByShard(slots)) {
-    Shard& shard = shards_[index];
+  const std::vector<std::vector<Slot>> shards = ByShard(slots);
+  for (size_t i = 0; i < kShards; ++i) {
+    if (shards[i].empty()) continue;
+    Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
-    PutBackLocked(shard, some, &dropped);
-    for (Slot slot : some) StopServingLocked(InfoOf(shard, slot));
+    PutBackLocked(shard, shards[i], &dropped);
+    for (Slot slot : shards[i]) StopServingLocked(InfoOf(shard, slot));
   }
   Unpin(slots);
 }

@@ -6,9 +6,8 @@
 //
 // A slot is
 //   foreign   another node's; routes kept here are mirrors,
-//   pending   being taken over: routes are merged in, requests are told to retry soon. If that
-//   comes
-//             to nothing, the slot is as it was before,
+//   pending   being taken over: routes are merged in, requests are told to retry soon. The slot is
+//             as it was before if that comes to nothing,
 //   serving   answered here,
 //   former    was served here until a view said otherwise or a newer authority asked for it. What
 //             is here is the whole truth as of then: see Truth.
@@ -19,7 +18,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -216,7 +214,9 @@ class RouteTable {
                                           const Age& age) MC_REQUIRES(shard.mu);
   // After some of its replicas went; before them it was `before`.
   static void CountLess(const Entry& entry, const Load& before);
-  std::map<size_t, std::vector<routing::Slot>> ByShard(std::span<const routing::Slot> slots) const;
+  std::vector<std::vector<routing::Slot>> ByShard(std::span<const routing::Slot> slots) const;
+  void SetAsideLocked(Shard& shard, routing::Slot slot, Entries::iterator entry,
+                      std::vector<Entry>* dropped) MC_REQUIRES(shard.mu);
   void StopServingLocked(SlotInfo& info);
   void PutBackLocked(Shard& shard, std::span<const routing::Slot> slots,
                      std::vector<Entry>* dropped) MC_REQUIRES(shard.mu);

@@ -175,7 +175,7 @@ class Takeover {
   }
 
   // What is known of the slots as a mirror or from when they were ours, before BeginTakeover
-  // forgets it.
+  // puts it away.
   std::vector<Heard> OwnRoutes(const std::vector<Slot>& slots) {
     std::vector<bool> wanted(slot_count());
     for (Slot slot : slots) wanted[slot] = !core_.routes.Serves(slot);
@@ -191,7 +191,8 @@ class Takeover {
   }
 
   // Who served the slot last, as far as the views tell. A node that was away itself, or is new,
-  // takes the slot from the one that it displaces.
+  // takes the slot from the one that it displaces: the second best, who comes third where it is on
+  // our host. kNoNode: there is no telling.
   NodeIndex LastServer(Slot slot) const {
     const auto former = before_.Ranks(slot);
     if (!former.empty()) {
@@ -199,7 +200,12 @@ class Takeover {
       if (node != self_) return node;
     }
     const auto ranks = after_.Ranks(slot);
-    return ranks.size() > 1 ? ranks[1] : routing::kNoNode;
+    if (ranks.size() < 2) return routing::kNoNode;
+    const auto host = [&](size_t rank) -> const std::string& {
+      return after_.node(ranks[rank]).Host();
+    };
+    const bool doubtful = ranks.size() > 2 && host(1) != host(0) && host(2) == host(0);
+    return doubtful ? routing::kNoNode : ranks[1];
   }
 
   void AddSource(NodeIndex node, Slot slot, std::map<NodeIndex, std::vector<Slot>>* sources) {
@@ -460,7 +466,6 @@ void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& befor
   // Slots that we know of since a time only before which a member that has just come was one: it
   // has to be asked for what it knows.
   const uint64_t arrival = arrivals.Oldest(core, before, after);
-  const uint64_t newest = EraOfAll(after);
   std::vector<Slot> own;
   std::vector<Slot> lost;
   const uint32_t slots = after.slots().count();
@@ -472,7 +477,7 @@ void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& befor
     if (ranks.empty()) continue;
     const bool ours = ranks[0] == index;
     if (ours) own.push_back(slot);
-    const bool blind = arrival < newest && core.routes.EraOf(slot) > arrival;
+    const bool blind = core.routes.EraOf(slot) > arrival;
     if (!ours || lease_lost || blind) lost.push_back(slot);
   }
   // By the table and not by the difference of the views: some that are served were in no view

@@ -183,6 +183,13 @@ MUTANTS = [
         "(void)aside, info = SlotInfo{};",
         "*AnAuthorityAndItsMirrorStandStill",
     ),
+    Mutant(  # Who was silent, and knows more of a slot, is not asked when it is back.
+        "back-and-not-asked",
+        "src/node/takeover.cc",
+        "const bool blind = core.routes.EraOf(slot) > arrival;",
+        "const bool blind = core.routes.EraOf(slot) > arrival && false;",
+        "*AMirrorIsBackAfterItsAuthorityDied",
+    ),
 ]
 
 
