@@ -26,8 +26,7 @@ bool Matters(const routing::ViewNode& node);
 uint64_t EraOfAll(const routing::ClusterView& view);
 
 // Whether an authority that knows of that era only, and not of the live extent, cannot know whether
-// it is in use: it answers for a cluster that began without this node, or for a slot of which this
-// node was too silent to tell, and has yet to ask it.
+// it is in use: it answers for a cluster that began without this node, and has yet to ask it.
 bool IsUnheardOf(const Core& core, const Extent& extent, uint64_t era);
 
 // Refresher thread only.

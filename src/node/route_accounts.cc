@@ -100,7 +100,6 @@ std::optional<KeyedRoute> RouteTable::EvictAged(const TenantAccount& account, co
   gone.key = std::move(entry.key);
   gone.ref = {age.hash, entry.scope, {}};
   gone.route = {.version = entry.route.version, .size = entry.route.size};
-  BelieveNoneLocked(shard, slot);
   MoveOut(age.hash, entry, superseded);
   reasons_.NoteLost(age.hash, kItemEvicted);
   shard.entries.erase(found);

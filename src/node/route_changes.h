@@ -43,9 +43,8 @@ struct Truth {
   routing::Slot slot = 0;
   Version upto = 0;
   bool passed_on = false;  // Another authority has asked for it, and may know more by now.
-  // The revision by which the cluster began that it knows, or by which a partial slot was taken
-  // over. Of routes that are older than that it says nothing: they are of a cluster that the
-  // metadata service had forgotten, or silent members know of them.
+  // The revision by which the cluster began that it knows. Of routes that are older than that it
+  // says nothing: they are of a cluster that the metadata service had forgotten.
   uint64_t era = 0;
 };
 

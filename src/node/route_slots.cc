@@ -115,8 +115,7 @@ void RouteTable::PutBackLocked(Shard& shard, std::span<const Slot> slots,
 }
 
 void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term,
-                             std::span<const uint64_t> eras, uint64_t whole_era) {
-  whole_era_.store(whole_era);
+                             std::span<const uint64_t> eras) {
   // Before any slot is served: every version from now on is above what the term allows before.
   const Version floor = term << kTermBits;
   Version last = last_version_.load(std::memory_order_relaxed);
@@ -130,28 +129,10 @@ void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term,
     if (info.state != SlotState::kPending) continue;
     info.state = SlotState::kServing;
     info.era = eras.empty() ? 0 : eras[slot];
-    info.partial = info.era > whole_era;
-    if (info.partial) any_partial_.store(true);
     const auto aside = shard.set_aside.find(slot);
     if (aside == shard.set_aside.end()) continue;
     dropped.push_back(std::move(aside->second));
     shard.set_aside.erase(aside);
-  }
-}
-
-void RouteTable::BelieveNoneLocked(Shard& shard, Slot slot) {
-  SlotInfo& info = InfoOf(shard, slot);
-  if (!info.partial || info.state != SlotState::kServing) return;
-  info.partial = false;
-  info.era = whole_era_.load();
-}
-
-void RouteTable::BelieveNone() {
-  if (!any_partial_.exchange(false)) return;
-  for (size_t i = 0; i < kShards; ++i) {
-    Shard& shard = shards_[i];
-    base::MutexLock lock(shard.mu);
-    for (size_t k = 0; k < shard.slots.size(); ++k) BelieveNoneLocked(shard, SlotAt(i, k));
   }
 }
 

@@ -157,7 +157,6 @@ ItemCode RouteTable::Remove(const KeyRef& ref, Superseded* superseded, uint64_t 
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
   if (ItemCode gate = GateLocked(shard, SlotOf(ref), revision); gate != kItemOk) return gate;
-  BelieveNoneLocked(shard, SlotOf(ref));
   auto found = FindLocked(shard, ref);
   if (found == shard.entries.end()) return CodeOf(ErrorCode::kNotFound);
   MoveOut(ref.hash, found->second, superseded);
@@ -189,7 +188,6 @@ ItemCode RouteTable::Check(const KeyRef& ref, const Place& replica, bool drop, V
   }
   CountLess(entry, before);
   if (!entry.local && remote.empty()) {
-    BelieveNoneLocked(shard, SlotOf(ref));
     Uncount(ref.hash, entry);
     reasons_.NoteLost(ref.hash, kItemEvicted);
     shard.entries.erase(found);
@@ -206,7 +204,6 @@ uint64_t RouteTable::RemoveScope(
     {
       Shard& shard = shards_[i];
       base::MutexLock lock(shard.mu);
-      for (size_t k = 0; k < shard.slots.size(); ++k) BelieveNoneLocked(shard, SlotAt(i, k));
       for (auto it = shard.entries.begin(); it != shard.entries.end();) {
         const bool served = GateLocked(shard, slots_.Of(it->first)) == kItemOk;
         if (!served || it->second.scope != scope) {
@@ -320,7 +317,6 @@ uint64_t RouteTable::SweepOwners(const std::function<bool(const Place&)>& gone) 
       CountLess(it->second, before);
       const bool empty = remote.empty() && !it->second.local;
       if (empty) {
-        BelieveNoneLocked(shard, slots_.Of(it->first));
         Uncount(it->first, it->second);
         reasons_.NoteLost(it->first, kItemOwnerGone);
         count_.fetch_sub(1, std::memory_order_relaxed);

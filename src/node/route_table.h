@@ -79,13 +79,9 @@ class RouteTable {
                                            uint64_t revision = 0,
                                            std::vector<Truth>* known = nullptr);
   // pending -> serving, with `term` for the versions to come. `eras`, by slot: Truth::era of what
-  // is known of each; empty: 0. Those of a newer era than `whole_era` are partial: members that
-  // are silent may know of older values, and are believed when they come back. No more so once a
-  // key of the slot was removed: it could be one of those.
+  // is known of each; empty: 0.
   void EndTakeover(std::span<const routing::Slot> slots, uint64_t term,
-                   std::span<const uint64_t> eras = {}, uint64_t whole_era = kNewest);
-  // No slot is partial any more: nobody is silent.
-  void BelieveNone();
+                   std::span<const uint64_t> eras = {});
   // Pending ones are what they were before: another node has them, by a newer view.
   void AbandonTakeover(std::span<const routing::Slot> slots);
   // A newer authority asks: serving -> former, pending -> as before. Leaves slots alone that this
@@ -156,7 +152,6 @@ class RouteTable {
   struct SlotInfo {
     SlotState state = SlotState::kForeign;
     bool unmirrored = false;   // Nobody keeps it up to date here, says the view of mirrors_by.
-    bool partial = false;      // Served ones: see EndTakeover.
     uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
     uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
     uint64_t era = 0;          // Served and former ones: Truth::era.
@@ -220,8 +215,6 @@ class RouteTable {
   void StopServingLocked(SlotInfo& info);
   void PutBackLocked(Shard& shard, std::span<const routing::Slot> slots,
                      std::vector<Entry>* dropped) MC_REQUIRES(shard.mu);
-  // Something of the slot goes: what a partial one does not know of is gone as well.
-  void BelieveNoneLocked(Shard& shard, routing::Slot slot) MC_REQUIRES(shard.mu);
   // What is no more served pins no bytes: our own replicas become places like all others.
   void Unpin(std::span<const routing::Slot> slots);
   void AdoptLocalLocked(Entry& entry, const Place& place);
@@ -233,8 +226,6 @@ class RouteTable {
   MissReasons reasons_;
   std::atomic<Version> last_version_{0};
   std::atomic<uint64_t> count_{0};
-  std::atomic<uint64_t> whole_era_{0};  // As of the last takeover.
-  std::atomic<bool> any_partial_{false};
 };
 
 }  // namespace mooncake::node

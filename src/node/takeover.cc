@@ -55,7 +55,7 @@ class Takeover {
     if (!rest.empty()) Rebuild(rest, hearsay);
     core_.routes.AbandonTakeover(kept_);
     if (!kept_.empty()) core_.membership.ReapplySoon();
-    core_.routes.EndTakeover(gained, after_.revision(), Eras(), EraOfAll(after_));
+    core_.routes.EndTakeover(gained, after_.revision(), Eras());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "authority"}})
         .Add(pending_.size() - rest.size());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "inventory"}}).Add(rest.size());
@@ -63,7 +63,6 @@ class Takeover {
 
   // Owners from before the cluster that others know of who have not told all that they have.
   const std::set<NodeIndex>& unheard() const { return unheard_; }
-  bool all_answered() const { return silent_.empty(); }
 
  private:
   uint32_t slot_count() const { return after_.slots().count(); }
@@ -142,24 +141,11 @@ class Takeover {
   }
 
   // Of what is known of every slot from now on: where there was no telling who had it last, the
-  // members that there are. But where several of those that may know are silent, one of them may
-  // have served it and another be the only one that was told: then all from before is not known.
+  // members that there are.
   std::vector<uint64_t> Eras() const {
-    const uint64_t whole = EraOfAll(after_);
-    std::vector<uint64_t> eras(slot_count(), whole);
-    std::vector<uint8_t> silent(slot_count());
-    for (const auto& [node, slots] : sources_) {
-      if (!silent_.contains(node)) continue;
-      for (Slot slot : slots) silent[slot] = silent[slot] == 0 ? 1 : 2;
-    }
+    std::vector<uint64_t> eras(slot_count(), EraOfAll(after_));
     for (Slot slot : pending_) {
-      const Best& best = best_[slot];
-      const bool partial = best.known && best.era > whole;  // Was so before.
-      if (settled_[slot] || (silent[slot] > 0 && partial)) {
-        eras[slot] = best.era;
-      } else if (silent[slot] > 1) {
-        eras[slot] = after_.revision();
-      }
+      if (settled_[slot]) eras[slot] = best_[slot].era;
     }
     return eras;
   }
@@ -466,6 +452,7 @@ void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& befor
   // Slots that we know of since a time only before which a member that has just come was one: it
   // has to be asked for what it knows.
   const uint64_t arrival = arrivals.Oldest(core, before, after);
+  const uint64_t newest = EraOfAll(after);
   std::vector<Slot> own;
   std::vector<Slot> lost;
   const uint32_t slots = after.slots().count();
@@ -477,7 +464,7 @@ void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& befor
     if (ranks.empty()) continue;
     const bool ours = ranks[0] == index;
     if (ours) own.push_back(slot);
-    const bool blind = core.routes.EraOf(slot) > arrival;
+    const bool blind = arrival < newest && core.routes.EraOf(slot) > arrival;
     if (!ours || lease_lost || blind) lost.push_back(slot);
   }
   // By the table and not by the difference of the views: some that are served were in no view
@@ -487,10 +474,6 @@ void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& befor
   std::erase_if(own, [&](Slot slot) { return core.routes.Serves(slot); });
   Takeover takeover(core, before, after);
   if (!own.empty()) takeover.Run(own);
-  const bool suspects =
-      std::any_of(after.nodes().begin(), after.nodes().end(),
-                  [](const routing::ViewNode& node) { return node.lease.suspect; });
-  if (!suspects && takeover.all_answered()) core.routes.BelieveNone();
   arrivals.Note(core, after, arrival, takeover.unheard());
   SweepRemoved(core, before, after);
 }

@@ -250,67 +250,6 @@ TEST(ClusterSim, TwoStandStillAtOnce) {
                }});
 }
 
-// Nobody else knows of what one of them was the authority of and mirrored to the other. When they
-// are back, all of that is there that was not changed meanwhile.
-TEST(ClusterSim, AnAuthorityAndItsMirrorStandStill) {
-  SimOptions options{.nodes = 6, .losses = true, .failures = true};
-  RunScenario({"AnAuthorityAndItsMirrorStandStill", 5, options, [](SimCluster& cluster) {
-                 cluster.SleepMs(2'000);
-                 const std::vector<SimNode*> live = cluster.Live();
-                 const auto stops = [&](const std::string& name) {
-                   return name == live[0]->name() || name == live[1]->name();
-                 };
-                 MirrorStory story(cluster, *live[cluster.Pick(3)], *live[3],
-                                   [&](const std::vector<std::string>& ranks) {
-                                     return stops(ranks[0]) && stops(ranks[1]);
-                                   });
-                 story.Write();
-                 if (cluster.Pick(2) == 0) cluster.StartClients({});
-                 cluster.SleepMs(1'000);  // Mirrors follow.
-                 for (size_t i = 0; i < 2; ++i) cluster.Pause(*live[i]);
-                 for (size_t i = 0; i < 2; ++i) cluster.Accuse(*live[i]);  // Whoever called it.
-                 cluster.SleepMs(3'000);
-                 story.Change();
-                 const uint64_t first = cluster.Pick(2);
-                 cluster.Resume(*live[first]);
-                 if (cluster.Pick(2) == 0) cluster.SleepMs(cluster.Pick(2'000));
-                 cluster.Resume(*live[1 - first]);
-                 cluster.SleepMs(8'000);
-                 story.Check();
-               }});
-}
-
-// The authority dies and is back at once, and knows of nothing; its mirror, which owns the values
-// and stood still, comes back later and is asked then.
-TEST(ClusterSim, AMirrorIsBackAfterItsAuthorityDied) {
-  SimOptions options{.nodes = 6, .losses = true, .failures = true};
-  RunScenario({"AMirrorIsBackAfterItsAuthorityDied", 5, options, [](SimCluster& cluster) {
-                 cluster.SleepMs(2'000);
-                 const std::vector<SimNode*> live = cluster.Live();
-                 SimNode& authority = *live[0];
-                 SimNode& mirror = *live[1];
-                 MirrorStory story(
-                     cluster, mirror, *live[3], [&](const std::vector<std::string>& ranks) {
-                       return ranks[0] == authority.name() && ranks[1] == mirror.name();
-                     });
-                 story.Write();
-                 if (cluster.Pick(2) == 0) cluster.StartClients({});
-                 cluster.SleepMs(1'000);  // Mirrors follow.
-                 cluster.Pause(mirror);
-                 cluster.Kill(authority);
-                 cluster.Accuse(mirror);  // Whoever called them.
-                 cluster.Accuse(authority);
-                 cluster.SleepMs(1'200);
-                 story.Change();
-                 cluster.Join(authority.stable_id());
-                 // The mirror's lease does not lapse.
-                 cluster.SleepMs(600 + cluster.Pick(500));
-                 cluster.Resume(mirror);
-                 cluster.SleepMs(8'000);
-                 story.Check();
-               }});
-}
-
 // What the processes of a host are the authorities of is mirrored on another one, so that nothing
 // is missed when all of them are back, and what was changed meanwhile is not as it was.
 TEST(ClusterSim, AHostStandsStill) {

@@ -162,34 +162,6 @@ MUTANTS = [
         "if (!hosts.empty()) continue;",
         "*AHostStandsStill",
     ),
-    Mutant(  # What silent ones may know of does not exist.
-        "the-silent-know-nothing",
-        "src/node/takeover.cc",
-        "} else if (silent[slot] > 1) {",
-        "} else if (false) {",
-        "*AnAuthorityAndItsMirrorStandStill",
-    ),
-    Mutant(  # Of a slot that others may know more of, something is removed: it comes back.
-        "removed-and-believed-again",
-        "src/node/route_slots.cc",
-        "if (!info.partial || info.state != SlotState::kServing) return;",
-        "if (info.state != SlotState::kForeign) return;",
-        "*AnAuthorityAndItsMirrorStandStill",
-    ),
-    Mutant(  # A takeover that another one overtakes takes along what was known.
-        "known-until-a-takeover",
-        "src/node/route_slots.cc",
-        "info = aside != shard.set_aside.end() ? aside->second.info : SlotInfo{};",
-        "(void)aside, info = SlotInfo{};",
-        "*AnAuthorityAndItsMirrorStandStill",
-    ),
-    Mutant(  # Who was silent, and knows more of a slot, is not asked when it is back.
-        "back-and-not-asked",
-        "src/node/takeover.cc",
-        "const bool blind = core.routes.EraOf(slot) > arrival;",
-        "const bool blind = core.routes.EraOf(slot) > arrival && false;",
-        "*AMirrorIsBackAfterItsAuthorityDied",
-    ),
 ]
 
 

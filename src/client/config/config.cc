@@ -109,9 +109,9 @@ Status CheckTransportMetadataUrl(const Source& source, StoreConfig& config) {
 
 // Peers are told these in every call, and take nothing else.
 Status CheckScope(const Source& source, const StoreConfig& config) {
-  for (const auto& [name, text] : {std::pair("tenant", &config.tenant),
-                                   std::pair("domain", &config.domain),
-                                   std::pair("object_set", &config.object_set)}) {
+  for (const auto& [name, text] :
+       {std::pair("tenant", &config.tenant), std::pair("domain", &config.domain),
+        std::pair("object_set", &config.object_set)}) {
     if (!base::IsUtf8(*text)) return InvalidArgument(source.FieldOf(name) + ": expected UTF-8");
   }
   return Ok();

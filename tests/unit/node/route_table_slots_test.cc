@@ -1,7 +1,6 @@
 // Slots that come, go and are passed on: who may have served them, and what that node knows.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -128,43 +127,6 @@ TEST_F(RouteTableSlotsTest, ATakeoverThatAnotherOneOvertakesLeavesWhatWasKnown) 
     table_.EndTakeover(slots, 9);
     EXPECT_EQ(table_.route_count(), 0u);
   }
-}
-
-TEST_F(RouteTableSlotsTest, WhatOthersMayKnowOfAPartialSlotIsBelievedUntilSomethingOfItGoes) {
-  constexpr uint64_t kWhole = 5;
-  constexpr uint64_t kPartial = 9;
-  const Slot slot = SlotOf(RefOf("k"));
-  const Slot slots[] = {slot};
-  std::vector<uint64_t> eras(routing::Slots().count(), kWhole);
-  eras[slot] = kPartial;
-  Superseded ignored;
-  Version version = 0;
-  const std::vector<std::function<void()>> changes = {
-      [&] { EXPECT_EQ(table_.Remove(RefOf("unknown"), &ignored), CodeOf(ErrorCode::kNotFound)); },
-      [&] { EXPECT_EQ(table_.Remove(RefOf("k"), &ignored), kItemOk); },
-      [&] { EXPECT_EQ(table_.Check(RefOf("k"), Remote(1), true, &version), kItemOk); },
-      [&] { EXPECT_EQ(table_.SweepOwners([](const Place&) { return true; }), 1u); },
-      [&] { table_.RemoveScope(0, [](const KeyRef&, const Superseded&) {}); },
-      [&] { table_.BelieveNone(); },
-  };
-  for (size_t i = 0; i < changes.size(); ++i) {
-    Serve("unknown");
-    table_.Lose(slots);
-    table_.BeginTakeover(slots, kPartial);
-    table_.EndTakeover(slots, kPartial, eras, kWhole);
-    ASSERT_EQ(Publish("k", At({Remote(1), Remote(2)})), kItemOk);
-    ASSERT_EQ(Publish("k", At({Remote(1)})), kItemOk);  // An overwrite tells by its version.
-    EXPECT_EQ(table_.EraOf(slot), kPartial) << i;
-    changes[i]();
-    // A key of another slot says nothing about this one.
-    EXPECT_EQ(table_.EraOf(slot), i == 0 ? kPartial : kWhole) << i;
-  }
-  const std::string neighbour = Neighbour("k");
-  table_.Lose(slots);
-  table_.BeginTakeover(slots, kPartial);
-  table_.EndTakeover(slots, kPartial, eras, kWhole);
-  EXPECT_EQ(table_.Remove(RefOf(neighbour), &ignored), CodeOf(ErrorCode::kNotFound));
-  EXPECT_EQ(table_.EraOf(slot), kWhole);
 }
 
 TEST_F(RouteTableSlotsTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {
