@@ -159,21 +159,19 @@ Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_
   const auto now_s = static_cast<uint32_t>(now_ms / 1'000 + 1);
   Fenced fenced;
   std::vector<Entry> dropped;  // Destroyed without a lock.
-  std::vector<std::vector<Slot>> shards = ByShard(slots);
+  const std::vector<std::vector<Slot>> shards = ByShard(slots);
   for (size_t i = 0; i < kShards; ++i) {
-    std::vector<Slot>& some = shards[i];
-    if (some.empty()) continue;
+    if (shards[i].empty()) continue;
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
-    std::erase_if(some, [&](Slot slot) {
+    std::vector<Slot> given;
+    for (Slot slot : shards[i]) {
       const SlotInfo& info = InfoOf(shard, slot);
       const bool ours = info.state == SlotState::kServing || info.state == SlotState::kPending;
-      if (!ours || revision >= info.since) return false;
-      fenced.kept.push_back(slot);
-      return true;
-    });
-    PutBackLocked(shard, some, &dropped);
-    for (Slot slot : some) {
+      (ours && revision < info.since ? fenced.kept : given).push_back(slot);
+    }
+    PutBackLocked(shard, given, &dropped);
+    for (Slot slot : given) {
       SlotInfo& info = InfoOf(shard, slot);
       StopServingLocked(info);
       if (info.state != SlotState::kFormer) continue;
