@@ -1,4 +1,5 @@
 // The part of RouteTable that has slots come and go.
+#include <algorithm>
 #include <utility>
 
 #include "node/route_table.h"
@@ -149,9 +150,10 @@ void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
 
 void RouteTable::StopServingLocked(SlotInfo& info) {
   if (info.state != SlotState::kServing) return;
-  // All versions of the slot so far were drawn under its lock.
+  // No more than it has given itself: another node may have served the slot since, by versions that
+  // are older than those that this one gives in slots that it took over later.
   info = {.state = SlotState::kFormer,
-          .since = last_version_.load(std::memory_order_relaxed),
+          .since = std::max(info.since << kTermBits, info.last),
           .era = info.era};
 }
 

@@ -130,6 +130,7 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
   Entry& entry = found->second;
   entry.account = account;
   *version = NextVersion(current);
+  InfoOf(shard, SlotOf(ref)).last = *version;
   KeepShared(publication, superseded);
   entry.route = {*version,
                  publication.size,
@@ -236,11 +237,12 @@ void RouteTable::Import(const KeyRef& ref, const Route& route, bool mirror, uint
                         uint64_t published_ms) {
   Shard& shard = ShardOf(ref);
   base::MutexLock lock(shard.mu);
-  const SlotInfo& info = InfoOf(shard, SlotOf(ref));
+  SlotInfo& info = InfoOf(shard, SlotOf(ref));
   const SlotState state = info.state;
   if (mirror && info.unmirrored && revision <= shard.mirrors_by) return;
   const bool mirrored = state == SlotState::kForeign || state == SlotState::kFormer;
   if (mirror ? !mirrored : state != SlotState::kPending) return;
+  if (!mirror) info.last = std::max(info.last, route.version);
   auto found = FindLocked(shard, ref);
   if (found != shard.entries.end() && found->second.route.version > route.version) return;
   if (found == shard.entries.end()) {

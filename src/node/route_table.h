@@ -155,6 +155,7 @@ class RouteTable {
     uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
     uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
     uint64_t era = 0;          // Served and former ones: Truth::era.
+    Version last = 0;          // Pending or served: the last version of one of its keys.
   };
   // What was known of a slot that is being taken over, in case that comes to nothing.
   struct SetAside {

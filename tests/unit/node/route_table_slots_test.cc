@@ -129,6 +129,26 @@ TEST_F(RouteTableSlotsTest, ATakeoverThatAnotherOneOvertakesLeavesWhatWasKnown) 
   }
 }
 
+// While this node was out of reach another one served the slot: what it gave out is newer than all
+// that this one knows of it, however new the slots are that this one got since.
+TEST_F(RouteTableSlotsTest, ATruthIsAsOldAsWhatItsServerHasGivenInThatSlot) {
+  Serve("k", 3);
+  Version version = 0;
+  ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
+  Superseded ignored;
+  ASSERT_EQ(table_.Remove(RefOf("k"), &ignored), kItemOk);  // Covered all the same.
+  Serve("later", 9);
+  ASSERT_EQ(Publish("later", At({Remote(1)})), kItemOk);
+  const Slot slots[] = {SlotOf(RefOf("k"))};
+  const Fenced fenced = table_.Fence(slots);
+  ASSERT_EQ(fenced.served.size(), 1u);
+  EXPECT_EQ(fenced.served[0].upto, version);
+  EXPECT_LT(fenced.served[0].upto, Version{9} << kTermBits);
+  Serve("silent", 10);  // Nothing was given out.
+  const Slot silent[] = {SlotOf(RefOf("silent"))};
+  EXPECT_EQ(table_.Fence(silent).served[0].upto, Version{10} << kTermBits);
+}
+
 TEST_F(RouteTableSlotsTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {
   Serve("k", 5);
   Publication late = At({Remote(1)});
