@@ -27,7 +27,7 @@ class Evacuation {
   EvacuationResult Run() {
     int idle = 0;
     while (idle < kIdlePassesMax) {
-      const uint64_t before = result_.moved;
+      const uint64_t before = result_.moved + freed_;
       const std::vector<ExtentPin> live = Live();
       if (live.empty()) break;
       if (core_.runtime.NowMs() >= options_.deadline_ms) {
@@ -37,8 +37,9 @@ class Evacuation {
       unheard_ = 0;
       MoveAll(live);
       if (unheard_ > 0) result_.last_error = Unheard();
-      if (result_.moved == before && AwaitQuestion()) continue;
-      idle = result_.moved == before ? idle + 1 : 0;
+      const bool stuck = result_.moved + freed_ == before;
+      if (stuck && AwaitQuestion()) continue;
+      idle = stuck ? idle + 1 : 0;
     }
     for (const ExtentPin& extent : Live()) {
       ++result_.remaining_objects;
@@ -156,7 +157,7 @@ class Evacuation {
       } else if (!nobodys && !route.ok()) {
         result_.last_error = route.error();
       } else if (core_.extents.Retire(extent)) {
-        ++result_.moved;
+        ++freed_;
       }
       return false;
     }
@@ -217,6 +218,7 @@ class Evacuation {
   Core& core_;
   const EvacuationOptions& options_;
   EvacuationResult result_;
+  uint64_t freed_ = 0;    // Of no key any more, so there was nothing to move.
   uint64_t unheard_ = 0;  // Of the last pass: values that nobody can know of yet.
   uint64_t era_ = 0;      // The newest that those can be of who have answered for a batch.
 };

@@ -22,7 +22,7 @@ struct EvacuationOptions {
 };
 
 struct EvacuationResult {
-  uint64_t moved = 0;              // Replicas that are no longer here.
+  uint64_t moved = 0;              // Replicas of live values that are elsewhere now.
   uint64_t remaining_objects = 0;  // Still here: no target had room, or time was up.
   uint64_t remaining_bytes = 0;
   Error last_error;  // Why, where something remains.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "node/authority.h"
 #include "node/evictor.h"
@@ -72,9 +73,10 @@ std::vector<uint32_t> PlacedWrite::PlaceAll(const std::vector<uint32_t>& indices
 
 std::vector<uint32_t> PlacedWrite::ReserveQuota(std::vector<uint32_t> writable,
                                                 std::vector<Status>* statuses) {
-  if (writable.empty() || !HasQuota(core_, items_[writable[0]].ref.scope)) return writable;
   // What is moved evicts nothing; that it does not grow is seen to when it is published.
-  if (items_[writable[0]].relocation != nullptr) return writable;
+  if (writable.empty() || items_[writable[0]].relocation != nullptr) return writable;
+  // A request that moves nothing is of one scope.
+  if (!HasQuota(core_, items_[writable[0]].ref.scope)) return writable;
   std::vector<uint32_t> copies(items_.size());
   for (uint32_t i : writable) {
     // As many as there are owners, and no more.
@@ -204,7 +206,7 @@ const Candidate& PlacedWrite::NextCandidate(Copies& copies, std::vector<std::str
 
 void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
   for (int pass = 0; pass < kPassesMax; ++pass) {
-    std::map<std::pair<routing::NodeIndex, std::string>, Target> targets;
+    std::map<std::tuple<routing::NodeIndex, std::string, ScopeIndex>, Target> targets;
     for (uint32_t i : indices) {
       Copies& copies = copies_[i];
       size_t missing =
@@ -216,7 +218,7 @@ void PlacedWrite::WriteCopies(const std::vector<uint32_t>& indices) {
           if (WriteOwn(i, candidate.segment)) --missing;
           continue;
         }
-        Target& target = targets[{candidate.node, candidate.segment}];
+        Target& target = targets[{candidate.node, candidate.segment, items_[i].ref.scope}];
         target.node = candidate.node;
         target.segment = candidate.segment;
         target.items.push_back(i);

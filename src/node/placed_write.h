@@ -33,7 +33,7 @@ class PlacedWrite {
   struct Target {
     routing::NodeIndex node;  // In view_.
     std::string segment;
-    std::vector<uint32_t> items;
+    std::vector<uint32_t> items;  // Of one scope.
   };
 
   // Those that the tenant's quota has room for.

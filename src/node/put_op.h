@@ -40,7 +40,8 @@ struct WriteItem {
   KeyRef ref;
   std::span<const ConstBytes> parts;
   uint64_t size = 0;
-  const Relocation* relocation = nullptr;  // For all items of a request or for none.
+  // For all items of a request, which may then be of many scopes, or for none.
+  const Relocation* relocation = nullptr;
 };
 
 struct WriteOptions {

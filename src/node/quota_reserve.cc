@@ -130,13 +130,13 @@ std::vector<uint32_t> QuotaReserve::Reserve(std::vector<uint32_t> pending,
 
 // Best effort: what is not heard of lapses.
 void QuotaReserve::GiveBack() {
-  std::map<NodeId, std::vector<uint32_t>> by_node;
-  for (const auto& [i, node] : elsewhere_) by_node[node].push_back(i);
+  std::map<std::pair<NodeId, ScopeIndex>, std::vector<uint32_t>> groups;
+  for (const auto& [i, node] : elsewhere_) groups[{node, items_[i].ref.scope}].push_back(i);
   const ViewPtr view = core_.view();
   std::vector<const routing::ViewNode*> peers;
   std::vector<v1::QuotaChargeRequest> requests;
-  for (const auto& [id, items] : by_node) {
-    const routing::NodeIndex node = view->Find(id);
+  for (const auto& [group, items] : groups) {
+    const routing::NodeIndex node = view->Find(group.first);
     if (node == routing::kNoNode) continue;
     const size_t count = std::min(items.size(), kItemsPerMessageMax);
     peers.push_back(&view->node(node));

@@ -32,12 +32,12 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
                                           std::span<const uint32_t> items,
                                           std::span<const uint64_t> sizes,
                                           std::vector<uint32_t>* again) {
-  struct Open {  // The group of a node that still takes items.
+  struct Open {  // The group of a node and a scope that still takes items.
     size_t group = 0;
     uint64_t payload_bytes = 0;
     uint64_t key_bytes = 0;
   };
-  std::map<routing::NodeIndex, Open> open;
+  std::map<std::pair<routing::NodeIndex, ScopeIndex>, Open> open;
   std::vector<AuthorityGroup> groups;
   const routing::NodeIndex self = view_->FindName(core_.membership.self_name());
   for (uint32_t item : items) {
@@ -51,7 +51,7 @@ std::vector<AuthorityGroup> Rounds::Group(std::span<const KeyRef> refs,
     }
     const uint64_t size = sizes.empty() ? 0 : sizes[item];
     const uint64_t key_size = refs[item].key.size();
-    auto [found, fresh] = open.try_emplace(ranks[0]);
+    auto [found, fresh] = open.try_emplace({ranks[0], refs[item].scope});
     Open& last = found->second;
     const bool full = !fresh && (groups[last.group].items.size() >= kItemsPerMessageMax ||
                                  last.payload_bytes + size > kPayloadPerMessageMax ||

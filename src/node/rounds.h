@@ -13,7 +13,8 @@
 
 namespace mooncake::node {
 
-// The items of one frame to one authority.
+// The items of one frame to one authority, all of one scope: a frame names it once for all its
+// keys.
 struct AuthorityGroup {
   routing::NodeIndex node = routing::kNoNode;
   std::vector<uint32_t> items;  // Indices into the request's items.
@@ -27,10 +28,10 @@ class Rounds {
   const ViewPtr& view() const { return view_; }
   uint64_t deadline_ms() const { return deadline_ms_; }
 
-  // Groups `items` by the authority of `refs[item]`, in frames of at most kItemsPerMessageMax
-  // items, about kPayloadPerMessageMax of `sizes` (empty: no payload) and no more keys than a
-  // message takes. Items whose authority is this node or nobody are noted as to be tried again
-  // and appended to `again`.
+  // Groups `items` by the authority and the scope of `refs[item]`, in frames of at most
+  // kItemsPerMessageMax items, about kPayloadPerMessageMax of `sizes` (empty: no payload) and no
+  // more keys than a message takes. Items whose authority is this node or nobody are noted as to be
+  // tried again and appended to `again`.
   std::vector<AuthorityGroup> Group(std::span<const KeyRef> refs, std::span<const uint32_t> items,
                                     std::span<const uint64_t> sizes, std::vector<uint32_t>* again);
 

@@ -16,7 +16,7 @@ from typing import Any
 import case_jobs
 import pytest
 from mooncake.store import ReplicateConfig
-from support import LONG, MIB, OWNS, ROUTES, at_most, eventually, quick_node, settle
+from support import LONG, MIB, OWNS, ROUTES, at_most, eventually, quick_node, settle, value_of
 
 LEASE_S = 2.0
 SLACK_S = 5.0
@@ -273,6 +273,43 @@ def test_a_draining_segment_is_retired_only_when_empty(
     eventually(lambda: owner.retire_segment(first) is True)
     assert owner.read_all(keys, 0, size)["right"] == keys
     assert extra in {row["segment_name"] for row in owner.list_segments()}
+
+
+@pytest.mark.parametrize("what", ["node", "segment"])
+def test_draining_loses_no_value_of_any_namespace(
+    redis: Any, node: Callable[..., Any], what: str
+) -> None:
+    """Rule: what is moved is of many tenants and object sets, and all of it arrives."""
+    leaver = node(redis.url, stable_id="leaver", **OWNER)
+    part = {**ROUTER, "object_set": "part"}
+    clients = [node(redis.url, stable_id="whole", **ROUTER), node(redis.url, stable_id="s", **part)]
+    places = [(client, tenant) for client in clients for tenant in ("A", "B", "C")]
+    keys = [f"k{n}" for n in range(20)]
+    values = {}
+    for key in keys:  # By turns: neighbours in memory are of different namespaces.
+        for number, (client, tenant) in enumerate(places):
+            values[number, key] = value_of(key, number)
+            assert client.put(key, values[number, key], tenant=tenant) == 0
+    node(redis.url, stable_id="other", **OWNER)
+    if what == "node":
+        assert leaver.evacuate_owned_replicas() == len(values)
+    else:
+        first = leaver.list_segments()[0]["segment_name"]
+        leaver.expand_local_memory(8 * MIB)
+        assert leaver.drain_segment(first) == 0
+        eventually(lambda: leaver.retire_segment(first) is True)
+
+    def found() -> dict[tuple[int, str], bytes]:
+        return {
+            (number, key): client.get(key, tenant=tenant)
+            for number, (client, tenant) in enumerate(places)
+            for key in keys
+        }
+
+    assert found() == values
+    if what == "node":
+        leaver.close()
+        assert found() == values
 
 
 # --- What is held beyond close() ---

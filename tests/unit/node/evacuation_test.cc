@@ -6,12 +6,15 @@
 #include <functional>
 #include <set>
 
+#include "node/put_op.h"
+#include "node/read_op.h"
 #include "support/test_cluster.h"
 
 namespace mooncake::node {
 namespace {
 
 using testing::kKiB;
+using testing::kMiB;
 using testing::MetadataFault;
 using testing::Simulated;
 using testing::TestCluster;
@@ -142,6 +145,102 @@ TEST(Evacuation, IsPlannedAnewWhereAllTargetsLeave) {
       EXPECT_EQ(Owners(nodes.b, key), (std::multiset<std::string>{"b:1"}));
       EXPECT_EQ(nodes.b.Get(key).value_or(""), ValueOf(key, kKiB));
     }
+  });
+}
+
+// Keys of several namespaces, by turns, on one node: the same keys in each, with other values.
+struct Namespaces {
+  explicit Namespaces(TestNode& owner, bool pinned = false) {
+    scopes = {{}, {.tenant = "other"}, {.domain = "d"}, {.object_set = "s"}};
+    ReplicateConfig here{.preferred_segments = {owner.core().extents.Stats()[0].name}};
+    here.with_soft_pin = pinned;
+    for (int i = 0; i < 12; ++i) {
+      const std::string key = "key-" + std::to_string(i);
+      for (size_t s = 0; s < scopes.size(); ++s) {
+        const std::string value = ValueIn(s, key);
+        const ConstBytes bytes = BytesOf(value);
+        const WriteItem item{RefIn(owner, s, key), {&bytes, 1}, bytes.size()};
+        EXPECT_TRUE(
+            WriteValues(owner.core(), {&item, 1}, {&here, false, owner.Deadline()})[0].ok());
+      }
+      keys.push_back(key);
+    }
+  }
+
+  static std::string ValueIn(size_t scope, const std::string& key) {
+    return ValueOf(key, kKiB, scope);
+  }
+  KeyRef RefIn(TestNode& node, size_t scope, const std::string& key) const {
+    return MakeKeyRef(*node.core().scopes.Intern(scopes[scope]), key);
+  }
+
+  size_t count() const { return keys.size() * scopes.size(); }
+
+  void ExpectReadableFrom(TestNode& reader) const {
+    for (const std::string& key : keys) {
+      for (size_t s = 0; s < scopes.size(); ++s) {
+        std::string value(kKiB, '\0');
+        const MutableBytes memory{reinterpret_cast<std::byte*>(value.data()), value.size()};
+        ReadItem item{RefIn(reader, s, key), {&memory, 1}, kKiB};
+        const auto read = ReadValues(reader.core(), {{&item, 1}, false, {}, reader.Deadline()});
+        EXPECT_TRUE(read[0].ok()) << scopes[s].tenant << " " << key;
+        EXPECT_EQ(value, ValueIn(s, key)) << scopes[s].tenant << " " << key;
+      }
+    }
+  }
+
+  std::vector<routing::Scope> scopes;
+  std::vector<std::string> keys;
+};
+
+TEST(Evacuation, MovesTheValuesOfEveryNamespace) {
+  for (const bool pinned : {false, true}) {
+    Simulated(40, [&](TestCluster& cluster) {
+      TestNode& a = cluster.Start("a");
+      TestNode& b = cluster.Start("b");
+      TestNode& c = cluster.Start("c");
+      const Namespaces values(a, pinned);
+      cluster.Settle();
+      const auto moved = a.node().EvacuateAll({}, a.Deadline());
+      ASSERT_TRUE(moved.ok()) << moved.error().ToString();
+      EXPECT_EQ(moved->remaining_objects, 0u) << moved->last_error.ToString();
+      EXPECT_EQ(moved->moved, values.count());
+      values.ExpectReadableFrom(b);
+      a.Close();
+      values.ExpectReadableFrom(c);
+    });
+  }
+}
+
+TEST(Evacuation, OfASegmentKeepsTheValuesOfEveryNamespace) {
+  Simulated(41, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    TestNode& b = cluster.Start("b");
+    const Namespaces values(a);
+    ASSERT_TRUE(a.node().ExpandMemory(kMiB).ok());
+    const std::string first = a.core().extents.Stats()[0].name;
+    ASSERT_TRUE(a.node().DrainSegment(first).ok());
+    cluster.Settle();
+    EXPECT_TRUE(a.node().RetireSegment(first).value_or(false));
+    values.ExpectReadableFrom(a);
+    values.ExpectReadableFrom(b);
+  });
+}
+
+TEST(Evacuation, WhatIsOfNoKeyIsFreedAndNotCountedAsMoved) {
+  Simulated(42, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    cluster.Start("b");
+    const ReplicateConfig here{.preferred_segments = {"a-segment"}};
+    ASSERT_TRUE(a.Put("kept", ValueOf("kept", kKiB), &here).ok());
+    ExtentPin orphan =
+        a.core().extents.Reserve({a.Ref("gone"), kKiB, false, kSelf, a.Deadline(0), {}});
+    ASSERT_TRUE(orphan);
+    a.core().extents.Commit(*orphan, 1);
+    const auto moved = a.node().EvacuateAll({}, a.Deadline());
+    ASSERT_TRUE(moved.ok()) << moved.error().ToString();
+    EXPECT_EQ(moved->moved, 1u);
+    EXPECT_EQ(moved->remaining_objects, 0u) << moved->last_error.ToString();
   });
 }
 

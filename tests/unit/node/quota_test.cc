@@ -262,6 +262,29 @@ TEST(Quota, SurvivesJoinsAndLeaves) {
   });
 }
 
+TEST(Quota, ThatIsFullKeepsNoTenantsValuesFromMoving) {
+  Simulated(75, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    SetQuota(a, 10 * kSize);
+    const auto version = a.node().SetTenantPolicy("other", {.max_bytes = 10 * kSize}, std::nullopt);
+    ASSERT_TRUE(version.ok()) << version.error().ToString();
+    for (const std::string& key : Keys(10)) {  // Neighbours are of different tenants.
+      EXPECT_EQ(PutEach(a, {key}), 1);
+      EXPECT_EQ(Accepted(PutAs(a, "other", {key})), 1);
+    }
+    auto& b = cluster.Start("b");
+    cluster.Start("c");
+    cluster.Settle();
+    const auto moved = a.node().EvacuateAll({}, a.Deadline());
+    ASSERT_TRUE(moved.ok());
+    EXPECT_EQ(moved->moved, 20u);
+    EXPECT_EQ(moved->remaining_objects, 0u) << moved->last_error.ToString();
+    for (const auto& read : b.GetAll(Keys(10), kSize)) EXPECT_TRUE(read.ok());
+    std::vector<Status> more = PutAs(b, "other", {"key-0", "one more"});
+    EXPECT_EQ(Accepted(more), 1);
+  });
+}
+
 TEST(Quota, SetBelowWhatIsStoredItOnlyRefusesGrowth) {
   Simulated(30, [](TestCluster& cluster) {
     auto& a = cluster.Start("a");

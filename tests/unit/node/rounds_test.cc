@@ -52,6 +52,27 @@ TEST(Rounds, GroupsItemsByAuthorityInTheirOrder) {
   });
 }
 
+// A frame names its scope once.
+TEST(Rounds, ItemsOfDifferentScopesShareNoFrame) {
+  Simulated(1, [](TestCluster& cluster) {
+    TwoAndAClient world(cluster);
+    const auto other = world.client.core().scopes.Intern({.tenant = "other"});
+    ASSERT_TRUE(other);
+    std::vector<std::string> keys = TestCluster::KeysAt(world.client, "a:1", 2);
+    std::vector<KeyRef> refs;
+    for (int i = 0; i < 4; ++i) refs.push_back(world.client.Ref(keys[i / 2]));
+    refs[1].scope = refs[2].scope = other->index;
+    Rounds rounds(world.client.core(), world.client.Deadline());
+    const std::vector<uint32_t> items = {0, 1, 2, 3};
+    std::vector<uint32_t> again;
+    const auto groups = rounds.Group(refs, items, {}, &again);
+    ASSERT_EQ(groups.size(), 2u);
+    EXPECT_EQ(groups[0].items, (std::vector<uint32_t>{0, 3}));
+    EXPECT_EQ(groups[1].items, (std::vector<uint32_t>{1, 2}));
+    EXPECT_EQ(groups[0].node, groups[1].node);
+  });
+}
+
 TEST(Rounds, AChangeThatGoesAgainWithoutAnAnswerIsTheSameChange) {
   Simulated(9, [](TestCluster& cluster) {
     TwoAndAClient world(cluster);
