@@ -18,6 +18,23 @@ namespace {
 constexpr size_t kSpareCandidates = 8;
 constexpr size_t kSparesOfSeveral = 32;
 
+// Of a candidate, which is no better than its segment.
+NodeState StateOf(Core& core, const routing::ClusterView& view, const Candidate& candidate) {
+  const bool own = candidate.node == routing::kNoNode;
+  const NodeState node = own ? core.membership.state() : view.node(candidate.node).lease.state;
+  if (node != NodeState::kActive || candidate.segment.empty()) return node;
+  if (own) {
+    for (const SegmentStats& segment : core.extents.Stats()) {
+      if (segment.name == candidate.segment) return segment.state;
+    }
+    return node;
+  }
+  for (const SegmentRecord& segment : view.node(candidate.node).lease.segments) {
+    if (segment.name == candidate.segment) return segment.state;
+  }
+  return node;
+}
+
 class Chooser {
  public:
   Chooser(Core& core, const routing::ClusterView& view)
@@ -40,6 +57,12 @@ class Chooser {
     return own_storage_;
   }
 
+  // Whether that segment of the node does.
+  bool TakesValues(routing::NodeIndex node, const std::string& segment) const {
+    const Candidate candidate{node == self_ ? routing::kNoNode : node, segment};
+    return StateOf(core_, view_, candidate) == NodeState::kActive;
+  }
+
   bool IsOwnName(const std::string& name) const {
     const std::string& endpoint = core_.membership.record().endpoint;
     return name == endpoint || name == endpoint.substr(0, endpoint.rfind(':')) ||
@@ -53,7 +76,12 @@ class Chooser {
         if (record.name == segment) return index;
       }
     }
-    return routing::kNoNode;
+    // One that this node has just added is not in the view yet.
+    const std::vector<SegmentStats> own = core_.extents.Stats();
+    const bool fresh = std::any_of(own.begin(), own.end(), [&](const SegmentStats& stats) {
+      return stats.name == segment && stats.state == NodeState::kActive;
+    });
+    return fresh ? self_ : routing::kNoNode;
   }
 
   std::vector<Candidate> Take() { return std::move(candidates_); }
@@ -96,10 +124,14 @@ void CountSkipped(Core& core, uint64_t count = 1) {
 
 Error AddPreferredSegments(Core& core, const ReplicateConfig& replicate, Chooser* chooser) {
   for (const std::string& segment : replicate.preferred_segments) {
-    const bool added = chooser->IsOwnName(segment)
-                           ? chooser->AddSelf({})
-                           : chooser->Add(chooser->NodeOfSegment(segment), segment);
-    if (added) continue;
+    if (chooser->IsOwnName(segment)) {
+      if (chooser->AddSelf({})) continue;
+    } else {
+      const routing::NodeIndex node = chooser->NodeOfSegment(segment);
+      // A hint that cannot be followed leaves its node a candidate with its other segments.
+      const bool open = !replicate.with_soft_pin || chooser->TakesValues(node, segment);
+      if (open && chooser->Add(node, segment)) continue;
+    }
     if (!replicate.with_soft_pin) {
       return NotFound(fmt::format("preferred_segment '{}': no storage node offers it", segment));
     }
@@ -149,23 +181,6 @@ void PlaceOwn(Core& core, const routing::ClusterView& view, const ReplicateConfi
   chooser.AddSelf({});
   placement->preferred = placement->hard;
   placement->candidates = chooser.Take();
-}
-
-// Of a candidate, which is no better than its segment.
-NodeState StateOf(Core& core, const routing::ClusterView& view, const Candidate& candidate) {
-  const bool own = candidate.node == routing::kNoNode;
-  const NodeState node = own ? core.membership.state() : view.node(candidate.node).lease.state;
-  if (node != NodeState::kActive || candidate.segment.empty()) return node;
-  if (own) {
-    for (const SegmentStats& segment : core.extents.Stats()) {
-      if (segment.name == candidate.segment) return segment.state;
-    }
-    return node;
-  }
-  for (const SegmentRecord& segment : view.node(candidate.node).lease.segments) {
-    if (segment.name == candidate.segment) return segment.state;
-  }
-  return node;
 }
 
 }  // namespace

@@ -179,6 +179,51 @@ TEST(Placement, SoftSegmentsComeFirstAndMayBeMissing) {
   });
 }
 
+TEST(Placement, AnOwnSegmentIsOfferedAsSoonAsItIsThere) {
+  Simulated(34, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    cluster.Start("b");
+    ASSERT_TRUE(a.node().ExpandMemory(testing::kMiB).ok());
+    const ReplicateConfig policy{.preferred_segments = {"a-segment-ext-1"}};
+    const Status put = a.Put("k", "v", &policy);
+    EXPECT_TRUE(put.ok()) << put.error().ToString();
+    EXPECT_EQ(a.core().extents.Stats()[1].used_bytes, 64u);
+  });
+}
+
+// Then its node has others, and is a candidate with these.
+TEST(Placement, ASoftSegmentThatTakesNothingIsSkipped) {
+  for (const bool routed : {true, false}) {
+    for (const bool retired : {false, true}) {
+      Simulated(33, [&](TestCluster& cluster) {
+        node::NodeConfig config = TestCluster::Config("a");
+        config.options.routed_writes = routed;
+        auto& a = cluster.Start(config);
+        ASSERT_TRUE(a.node().ExpandMemory(testing::kMiB).ok());
+        ASSERT_TRUE(a.node().DrainSegment("a-segment-ext-1").ok());
+        if (retired) {
+          ASSERT_TRUE(a.node().RetireSegment("a-segment-ext-1").value_or(false));
+        }
+        ReplicateConfig policy{.with_soft_pin = true};
+        policy.preferred_segments = {"a-segment-ext-1"};
+        for (const bool local : {true, false}) {
+          policy.prefer_local = local;
+          const Status put = a.Put("k", "v", &policy);
+          EXPECT_TRUE(put.ok()) << put.error().ToString();
+        }
+        if (!routed) return;
+        auto& b = cluster.Start("b");
+        policy.replica_num = 2;
+        EXPECT_EQ(Plan(a, "l", policy).preferred, 0u);
+        for (TestNode* node : {&a, &b}) {
+          ASSERT_TRUE(node->Put("l", "v", &policy).ok());
+          EXPECT_EQ(a.Find("l")->replicas.size(), 2u);
+        }
+      });
+    }
+  }
+}
+
 TEST(Placement, TheOwnEndpointOrHostMeansLocal) {
   Simulated(7, [](TestCluster& cluster) {
     FourNodes nodes(cluster);
