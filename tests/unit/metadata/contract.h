@@ -1,5 +1,5 @@
-// What every MetadataStore adapter must do (contract.cc), as tests over a world: one service,
-// any number of handles to it, its clock, and its loss of memory.
+// What every MetadataStore adapter must do (contract.cc, contract_leases.cc), as tests over a
+// world: one service, any number of handles to it, its clock, and its loss of memory.
 //
 //   INSTANTIATE_TEST_SUITE_P(Memory, MetadataContract, Worlds("memory", MakeMemoryWorld));
 #pragma once
