@@ -6,6 +6,7 @@
 #include "node/extent_store.h"
 #include "node/membership.h"
 #include "node/peers.h"
+#include "node/room.h"
 #include "node/route_table.h"
 #include "node/tenant_meter.h"
 #include "node/types.h"
@@ -44,6 +45,7 @@ struct Core {
   ExtentStore& extents;
   RouteTable& routes;
   DedupTable& dedup;
+  RoomTable& rooms;
   Evictor& evictor;
   Outbox& outbox;
   MigrationWorker& migrations;

@@ -212,6 +212,7 @@ class PutCall : public IngestCall {
       reply.add_codes(item.code);
     }
     reply.set_revision(core_.view()->revision());
+    reply.set_room(OwnRoom(core_, core_.options.low_watermark_percent));
     return reply.SerializeAsString();
   }
 
@@ -249,6 +250,7 @@ class WriteCall : public IngestCall {
       }
       reply.add_codes(item.code);
     }
+    reply.set_room(OwnRoom(core_, core_.options.low_watermark_percent));
     return reply.SerializeAsString();
   }
 

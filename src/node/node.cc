@@ -95,7 +95,7 @@ Status Node::Open() {
   migrations_ = std::make_unique<MigrationWorker>(ports_.runtime);
   core_ = std::make_unique<Core>(
       Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_, scopes_,
-           extents_, *routes_, dedup_, *evictor_, *outbox_, *migrations_, meter_, ledger_,
+           extents_, *routes_, dedup_, rooms_, *evictor_, *outbox_, *migrations_, meter_, ledger_,
            ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
   evictor_->Start(*core_);
   outbox_->Start(*core_);

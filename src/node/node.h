@@ -132,6 +132,7 @@ class Node {
   QuotaLedger ledger_;
   std::unique_ptr<RouteTable> routes_;  // Once the cluster's number of slots is known.
   DedupTable dedup_;
+  RoomTable rooms_{config_.options.low_watermark_percent};
   std::unique_ptr<Membership> membership_;
   std::unique_ptr<Peers> peers_;
   std::unique_ptr<NameTable> names_;  // Once the own name is known.

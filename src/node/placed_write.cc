@@ -56,12 +56,14 @@ std::vector<uint32_t> PlacedWrite::PlaceAll(const std::vector<uint32_t>& indices
   obs::PhaseSpan span(core_.runtime, "control.placement_rank");
   span.items(indices.size());
   std::vector<uint32_t> writable;
+  RoomPlan rooms(core_);
   for (uint32_t i : indices) {
     Copies& copies = copies_[i];
     const Relocation* const relocation = items_[i].relocation;
-    copies.placement = relocation != nullptr ? PlaceRelocation(core_, *view_, *relocation)
-                                             : PlaceKey(core_, *view_, items_[i].ref,
-                                                        options_.replicate, authority_last_);
+    copies.placement =
+        relocation != nullptr
+            ? PlaceRelocation(core_, *view_, *relocation)
+            : PlaceKey(core_, *view_, items_[i], options_.replicate, authority_last_, &rooms);
     if (copies.placement.refused.code != ErrorCode::kOk) {
       (*statuses)[i] = copies.placement.refused;
     } else {
@@ -312,6 +314,7 @@ void PlacedWrite::WriteRemote(const std::vector<Target>& targets) {
       continue;
     }
     const v1::WriteReply& reply = writes[t]->reply;
+    core_.rooms.Heard(view_->node(targets[t].node), reply, core_.runtime.NowMs());
     int extent = 0;
     for (size_t k = 0; k < targets[t].items.size(); ++k) {
       if (static_cast<int>(k) >= reply.codes_size()) break;

@@ -145,7 +145,6 @@ void AddPreferredOwners(Core& core, const routing::ClusterView& view,
   for (const std::string& owner : replicate.preferred_storage_owners) {
     if (!chooser->Add(view.FindName(owner), {})) CountSkipped(core);
   }
-  if (replicate.prefer_local || replicate.prefer_alloc_in_same_node) chooser->AddSelf({});
 }
 
 // Without routed writes: this node is the only candidate, and what asks for others is refused where
@@ -183,6 +182,21 @@ void PlaceOwn(Core& core, const routing::ClusterView& view, const ReplicateConfi
   placement->candidates = chooser.Take();
 }
 
+// Of the candidates from `named` on, which were not asked for by name.
+void PutFullOnesLast(const routing::ClusterView& view, uint64_t size, size_t named, RoomPlan* rooms,
+                     Placement* placement) {
+  std::vector<Candidate>& candidates = placement->candidates;
+  const auto begin = candidates.begin() + static_cast<ptrdiff_t>(named);
+  std::stable_partition(begin, candidates.end(), [&](const Candidate& candidate) {
+    return rooms->Has(view, candidate.node, size);
+  });
+  // prefer_local is none where this node is full.
+  const bool own_first = begin != candidates.end() && begin->node == routing::kNoNode;
+  if (!own_first) placement->preferred = static_cast<uint32_t>(named);
+  const size_t copies = std::min<size_t>(placement->copies, candidates.size());
+  for (size_t c = 0; c < copies; ++c) rooms->Take(view, candidates[c].node, size);
+}
+
 }  // namespace
 
 std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node) {
@@ -206,8 +220,9 @@ Error NoRoom(Core& core, const routing::ClusterView& view) {
                          : "no storage node is active, and others take no new values");
 }
 
-Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
-                   const ReplicateConfig* replicate, bool authority_last) {
+Placement PlaceKey(Core& core, const routing::ClusterView& view, const WriteItem& item,
+                   const ReplicateConfig* replicate, bool authority_last, RoomPlan* rooms) {
+  const KeyRef& ref = item.ref;
   Placement placement;
   if (replicate != nullptr) placement.refused = CheckPolicy(*replicate);
   if (placement.refused.code != ErrorCode::kOk) return placement;
@@ -218,6 +233,7 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
     return placement;
   }
   Chooser chooser(core, view);
+  size_t named = 0;
   if (replicate != nullptr) {
     placement.refused = AddPreferredSegments(core, *replicate, &chooser);
     if (placement.refused.code != ErrorCode::kOk) return placement;
@@ -228,6 +244,8 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
       return placement;
     }
     AddPreferredOwners(core, view, *replicate, &chooser);
+    named = chooser.size();
+    if (replicate->prefer_local || replicate->prefer_alloc_in_same_node) chooser.AddSelf({});
   }
   placement.preferred = static_cast<uint32_t>(chooser.size());
   const std::string& pool = core.options.pool;
@@ -243,6 +261,7 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& r
   // It may be another one, by this view, than the one that had no room.
   if (authority_last && in_pool) chooser.Add(ranks[0], {});
   placement.candidates = chooser.Take();
+  if (rooms != nullptr) PutFullOnesLast(view, item.size, named, rooms, &placement);
   return placement;
 }
 

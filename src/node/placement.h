@@ -9,7 +9,9 @@
 
 namespace mooncake::node {
 
+class RoomPlan;
 struct Relocation;
+struct WriteItem;
 
 struct Candidate {
   // In the view that was given to what made the candidate, and in no other. kNoNode: this node.
@@ -28,9 +30,11 @@ struct Placement {
   Error refused;  // A policy that makes no sense or that nothing satisfies; else kOk.
 };
 
-// `authority_last`: it has just said that it has no room.
-Placement PlaceKey(Core& core, const routing::ClusterView& view, const KeyRef& ref,
-                   const ReplicateConfig* replicate, bool authority_last);
+// `authority_last`: it has no room. Those that have none by `rooms` come after those that have
+// some, except for what was asked for by name; what the copies take is taken from it. nullptr: all
+// have.
+Placement PlaceKey(Core& core, const routing::ClusterView& view, const WriteItem& item,
+                   const ReplicateConfig* replicate, bool authority_last, RoomPlan* rooms);
 
 // The targets of a value that is moved. One that is no storage node of the view is left out; where
 // too few are left for what is asked for, that is refused with kConflict: it is to be planned anew.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "node/authority.h"
 #include "node/evictor.h"
@@ -18,6 +19,8 @@
 namespace mooncake::node {
 
 namespace {
+
+constexpr int kVainSearchesMax = 4;  // For room elsewhere, in one group.
 
 Error PutError(ItemCode code, const WriteItem& item) {
   const std::string key(item.ref.key.substr(0, 128));
@@ -80,7 +83,7 @@ class PutOp {
     }
     if (!fused.empty()) RunFused(std::move(fused), &placed);
     if (!placed.empty()) {
-      AwaitStorage(items_[placed[0]].ref, fuse);
+      AwaitStorage(items_[placed[0]], fuse);
       PlacedWrite(core_, items_, options_, fuse).Run(placed, &statuses_);
     }
     return std::move(statuses_);
@@ -89,11 +92,11 @@ class PutOp {
  private:
   // As the authority of a key is waited for where all are suspect: perhaps the alarm was false.
   // Where one key has nowhere to go, none has.
-  void AwaitStorage(const KeyRef& ref, bool authority_last) {
+  void AwaitStorage(const WriteItem& item, bool authority_last) {
     if (!core_.options.routed_writes) return;
     while (IsWanted(options_) && rounds_.view()->OnlySuspectsStore(core_.options.pool)) {
       const Placement placement =
-          PlaceKey(core_, *rounds_.view(), ref, options_.replicate, authority_last);
+          PlaceKey(core_, *rounds_.view(), item, options_.replicate, authority_last, nullptr);
       if (placement.refused.code != ErrorCode::kOk || !placement.candidates.empty()) return;
       rounds_.NoteNoStorage();
       if (!rounds_.Again()) return;
@@ -122,6 +125,7 @@ class PutOp {
     const ItemCode present = core_.routes.Lookup(item.ref, nullptr, nullptr);
     if (present == kItemWrongAuthority || present == kItemRetryLater) return false;
     if (present == kItemOk && options_.if_absent) return true;
+    if (FillsThisNode(core_, item.size) && FitsElsewhere(i, routing::kNoNode)) return false;
     Charge charge;
     const ItemCode admitted = AdmitHere(item, &charge);
     if (admitted == kItemWrongAuthority || admitted == kItemRetryLater) return false;
@@ -154,6 +158,10 @@ class PutOp {
     return false;
   }
 
+  bool FitsElsewhere(uint32_t i, routing::NodeIndex but) {
+    return node::FitsElsewhere(core_, *rounds_.view(), items_[i].ref, items_[i].size, but);
+  }
+
   // Before anything is evicted for it: whether its tenant may grow by it.
   ItemCode AdmitHere(const WriteItem& item, Charge* charge) {
     if (!HasQuota(core_, item.ref.scope)) return kItemOk;
@@ -175,6 +183,7 @@ class PutOp {
       sizes.push_back(item.size);
     }
     const uint64_t largest = core_.extents.LargestSegment();
+    bool sent = false;
     while (true) {
       SpillForeign(&pending, placed);
       if (pending.empty()) return;
@@ -184,6 +193,7 @@ class PutOp {
       }
       std::vector<uint32_t> again;
       std::vector<AuthorityGroup> groups = rounds_.Group(refs, pending, sizes, &again);
+      if (!std::exchange(sent, true)) SpillFull(&groups, placed);
       Send(groups, placed, &again);
       SpillOwn(largest, &again, placed);
       pending.swap(again);
@@ -205,6 +215,27 @@ class PutOp {
       placed->push_back(i);
       return true;
     });
+  }
+
+  // Items whose authority would have to push something out for them, and others would not. Only
+  // those that were not sent yet: their outcome there would be unknown.
+  void SpillFull(std::vector<AuthorityGroup>* groups, std::vector<uint32_t>* placed) {
+    const uint64_t now_ms = core_.runtime.NowMs();
+    for (AuthorityGroup& group : *groups) {
+      const routing::ViewNode& node = rounds_.view()->node(group.node);
+      int searches = 0;  // In vain: in a full cluster they are.
+      std::erase_if(group.items, [&](uint32_t i) {
+        if (searches >= kVainSearchesMax) return false;
+        if (core_.rooms.Take(node, items_[i].size, now_ms)) return false;
+        if (!FitsElsewhere(i, group.node)) {
+          ++searches;
+          return false;
+        }
+        placed->push_back(i);
+        return true;
+      });
+    }
+    std::erase_if(*groups, [](const AuthorityGroup& group) { return group.items.empty(); });
   }
 
   // Items that this node answers for (by now: it may have been taking their slots over) but cannot
@@ -265,6 +296,7 @@ class PutOp {
              std::vector<uint32_t>* placed, std::vector<uint32_t>* again) {
     const Error* const error = call.status.ok() ? nullptr : &call.status.error();
     const bool whole = reply.codes_size() == static_cast<int>(group.items.size());
+    core_.rooms.Heard(rounds_.view()->node(group.node), reply, core_.runtime.NowMs());
     if (!rounds_.Answered(group, error, whole, again)) return;
     for (size_t k = 0; k < group.items.size(); ++k) {
       const uint32_t i = group.items[k];

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "node/put_op.h"
 #include "support/test_cluster.h"
 
 namespace mooncake::node {
@@ -22,7 +23,8 @@ std::vector<std::string> Order(TestNode& node, const std::string& key,
   const ViewPtr view = node.core().view();
   std::vector<std::string> names;
   for (const Candidate& candidate :
-       PlaceKey(node.core(), *view, node.Ref(key), policy, authority_last).candidates) {
+       PlaceKey(node.core(), *view, {.ref = node.Ref(key)}, policy, authority_last, nullptr)
+           .candidates) {
     names.push_back(candidate.node == routing::kNoNode
                         ? "self"
                         : view->node(candidate.node).lease.id.stable_id);
@@ -31,7 +33,8 @@ std::vector<std::string> Order(TestNode& node, const std::string& key,
 }
 
 Placement Plan(TestNode& node, const std::string& key, const ReplicateConfig& policy) {
-  return PlaceKey(node.core(), *node.core().view(), node.Ref(key), &policy, false);
+  return PlaceKey(node.core(), *node.core().view(), {.ref = node.Ref(key)}, &policy, false,
+                  nullptr);
 }
 
 struct FourNodes {
