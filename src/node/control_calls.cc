@@ -308,6 +308,7 @@ void ServePull(Core& core, const v1::PullRequest& request, v1::PullReply* reply,
       reply->add_upto(truth.upto);
       reply->add_eras(truth.era);
       if (truth.passed_on) reply->add_passed_on(truth.slot);
+      if (truth.unsure) reply->add_unsure(truth.slot);
     }
     reply->mutable_kept()->Add(fenced.kept.begin(), fenced.kept.end());
     // Others count what is in these slots from now on.

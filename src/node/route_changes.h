@@ -43,6 +43,8 @@ struct Truth {
   routing::Slot slot = 0;
   Version upto = 0;
   bool passed_on = false;  // Another authority has asked for it, and may know more by now.
+  // This node was away, or was about to ask others: one that took the slot over may know more.
+  bool unsure = false;
   // The revision by which the cluster began that it knows. Of routes that are older than that it
   // says nothing: they are of a cluster that the metadata service had forgotten.
   uint64_t era = 0;

@@ -27,6 +27,10 @@ uint64_t RouteTable::EraOf(Slot slot) const {
   return info.state == SlotState::kServing ? info.era : 0;
 }
 
+Truth RouteTable::TruthOf(Slot slot, const SlotInfo& info) {
+  return {slot, info.since, info.passed_on_s != 0, info.unsure, info.era};
+}
+
 std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_t revision,
                                             std::vector<Truth>* known) {
   std::vector<Slot> pending;
@@ -47,7 +51,7 @@ std::vector<Slot> RouteTable::BeginTakeover(std::span<const Slot> slots, uint64_
       }
       if (info.state == SlotState::kFormer) {
         if (known != nullptr) {
-          known->push_back({slot, info.since, info.passed_on_s != 0, info.era});
+          known->push_back(TruthOf(slot, info));
         }
         shard.set_aside.emplace(slot, SetAside{info, {}});
       }
@@ -92,6 +96,7 @@ void RouteTable::PutBackLocked(Shard& shard, std::span<const Slot> slots,
     if (info.state != SlotState::kPending) continue;
     const auto aside = shard.set_aside.find(slot);
     info = aside != shard.set_aside.end() ? aside->second.info : SlotInfo{};
+    info.unsure = true;
     back[PlaceOf(slot)] = any = true;
   }
   if (!any) return;
@@ -116,12 +121,7 @@ void RouteTable::PutBackLocked(Shard& shard, std::span<const Slot> slots,
 }
 
 void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term,
-                             std::span<const uint64_t> eras) {
-  // Before any slot is served: every version from now on is above what the term allows before.
-  const Version floor = term << kTermBits;
-  Version last = last_version_.load(std::memory_order_relaxed);
-  while (last < floor && !last_version_.compare_exchange_weak(last, floor)) {
-  }
+                             std::span<const uint64_t> eras, std::span<const Version> known) {
   std::vector<SetAside> dropped;  // Destroyed without a lock.
   for (Slot slot : slots) {
     Shard& shard = shards_[ShardIndex(slot)];
@@ -130,6 +130,8 @@ void RouteTable::EndTakeover(std::span<const Slot> slots, uint64_t term,
     if (info.state != SlotState::kPending) continue;
     info.state = SlotState::kServing;
     info.era = eras.empty() ? 0 : eras[slot];
+    // Every version from now on is above what was given before, also to keys that are gone.
+    info.last = std::max({info.last, term << kTermBits, known.empty() ? 0 : known[slot]});
     const auto aside = shard.set_aside.find(slot);
     if (aside == shard.set_aside.end()) continue;
     dropped.push_back(std::move(aside->second));
@@ -148,11 +150,13 @@ void RouteTable::AbandonTakeover(std::span<const Slot> slots) {
   Unpin(slots);
 }
 
-void RouteTable::StopServingLocked(SlotInfo& info) {
+void RouteTable::StopServingLocked(SlotInfo& info, bool unsure) {
+  if (info.state == SlotState::kFormer && unsure) info.unsure = true;
   if (info.state != SlotState::kServing) return;
   // No more than it has given itself: another node may have served the slot since, by versions that
   // are older than those that this one gives in slots that it took over later.
   info = {.state = SlotState::kFormer,
+          .unsure = unsure,
           .since = std::max(info.since << kTermBits, info.last),
           .era = info.era};
 }
@@ -160,6 +164,7 @@ void RouteTable::StopServingLocked(SlotInfo& info) {
 Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_t now_ms) {
   const auto now_s = static_cast<uint32_t>(now_ms / 1'000 + 1);
   Fenced fenced;
+  std::vector<Slot> all_given;
   std::vector<Entry> dropped;  // Destroyed without a lock.
   const std::vector<std::vector<Slot>> shards = ByShard(slots);
   for (size_t i = 0; i < kShards; ++i) {
@@ -172,20 +177,21 @@ Fenced RouteTable::Fence(std::span<const Slot> slots, uint64_t revision, uint64_
       const bool ours = info.state == SlotState::kServing || info.state == SlotState::kPending;
       (ours && revision < info.since ? fenced.kept : given).push_back(slot);
     }
+    all_given.insert(all_given.end(), given.begin(), given.end());
     PutBackLocked(shard, given, &dropped);
     for (Slot slot : given) {
       SlotInfo& info = InfoOf(shard, slot);
-      StopServingLocked(info);
+      StopServingLocked(info, false);
       if (info.state != SlotState::kFormer) continue;
-      fenced.served.push_back({slot, info.since, info.passed_on_s != 0, info.era});
+      fenced.served.push_back(TruthOf(slot, info));
       if (info.passed_on_s == 0) info.passed_on_s = now_s;
     }
   }
-  Unpin(slots);
+  Unpin(all_given);
   return fenced;
 }
 
-void RouteTable::Lose(std::span<const Slot> slots) {
+void RouteTable::Lose(std::span<const Slot> slots, bool unsure) {
   std::vector<Entry> dropped;  // Destroyed without a lock.
   const std::vector<std::vector<Slot>> shards = ByShard(slots);
   for (size_t i = 0; i < kShards; ++i) {
@@ -193,7 +199,7 @@ void RouteTable::Lose(std::span<const Slot> slots) {
     Shard& shard = shards_[i];
     base::MutexLock lock(shard.mu);
     PutBackLocked(shard, shards[i], &dropped);
-    for (Slot slot : shards[i]) StopServingLocked(InfoOf(shard, slot));
+    for (Slot slot : shards[i]) StopServingLocked(InfoOf(shard, slot), unsure);
   }
   Unpin(slots);
 }

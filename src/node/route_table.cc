@@ -36,15 +36,6 @@ RouteTable::Entries::iterator RouteTable::FindLocked(Shard& shard, const KeyRef&
   return shard.entries.end();
 }
 
-Version RouteTable::NextVersion(Version above) {
-  Version last = last_version_.load(std::memory_order_relaxed);
-  Version next = 0;
-  do {
-    next = std::max(last, above) + 1;
-  } while (!last_version_.compare_exchange_weak(last, next, std::memory_order_relaxed));
-  return next;
-}
-
 ItemCode RouteTable::Lookup(const KeyRef& ref, Route* route, ExtentPin* local,
                             NameIndex asker) const {
   Shard& shard = ShardOf(ref);
@@ -129,8 +120,8 @@ ItemCode RouteTable::Publish(const KeyRef& ref, Publication publication, Version
   reasons_.NotePublished(ref);
   Entry& entry = found->second;
   entry.account = account;
-  *version = NextVersion(current);
-  InfoOf(shard, SlotOf(ref)).last = *version;
+  Version& last = InfoOf(shard, SlotOf(ref)).last;
+  *version = last = std::max(last, current) + 1;
   KeepShared(publication, superseded);
   entry.route = {*version,
                  publication.size,

@@ -78,18 +78,19 @@ class RouteTable {
   std::vector<routing::Slot> BeginTakeover(std::span<const routing::Slot> slots,
                                            uint64_t revision = 0,
                                            std::vector<Truth>* known = nullptr);
-  // pending -> serving, with `term` for the versions to come. `eras`, by slot: Truth::era of what
-  // is known of each; empty: 0.
+  // pending -> serving, with `term` for the versions to come. By slot: `eras`, Truth::era of what
+  // is known of each, and `known`, the Truth::upto that was believed; empty: 0.
   void EndTakeover(std::span<const routing::Slot> slots, uint64_t term,
-                   std::span<const uint64_t> eras = {});
+                   std::span<const uint64_t> eras = {}, std::span<const Version> known = {});
   // Pending ones are what they were before: another node has them, by a newer view.
   void AbandonTakeover(std::span<const routing::Slot> slots);
   // A newer authority asks: serving -> former, pending -> as before. Leaves slots alone that this
   // node has by a newer view than the asker's: its request was late, or it is behind.
   Fenced Fence(std::span<const routing::Slot> slots, uint64_t revision = kNewest,
                uint64_t now_ms = 0);
-  // The view says that another node answers: likewise.
-  void Lose(std::span<const routing::Slot> slots);
+  // The view says that another node answers: likewise. `unsure`: this node was away, and another
+  // one may have answered meanwhile.
+  void Lose(std::span<const routing::Slot> slots, bool unsure = false);
   // A copy from a former authority, an owner or (mirror) the current authority. Kept when newer
   // than what is known; same version: replicas are merged. `mirror` only touches slots
   // that are neither served nor pending, the others only pending ones. `revision`: of the view by
@@ -151,6 +152,7 @@ class RouteTable {
   using Entries = std::unordered_multimap<uint64_t, Entry, KeepHash>;
   struct SlotInfo {
     SlotState state = SlotState::kForeign;
+    bool unsure = false;       // Former ones, as in Truth.
     bool unmirrored = false;   // Nobody keeps it up to date here, says the view of mirrors_by.
     uint32_t passed_on_s = 0;  // Former ones, as in Truth: when; 0: they were not.
     uint64_t since = 0;        // Pending or served since the view of this revision; former: `upto`.
@@ -193,7 +195,6 @@ class RouteTable {
   ItemCode GateLocked(Shard& shard, routing::Slot slot, uint64_t revision = kNewest) const
       MC_REQUIRES(shard.mu);
   static Entries::iterator FindLocked(Shard& shard, const KeyRef& ref) MC_REQUIRES(shard.mu);
-  Version NextVersion(Version above);
   static bool HasAll(const Entry& entry, const std::vector<Place>& places);
   // A publication may come twice (its first reply was lost): what is in use is not superseded.
   static void KeepShared(const Publication& kept, Superseded* superseded);
@@ -213,7 +214,8 @@ class RouteTable {
   std::vector<std::vector<routing::Slot>> ByShard(std::span<const routing::Slot> slots) const;
   void SetAsideLocked(Shard& shard, routing::Slot slot, Entries::iterator entry,
                       std::vector<Entry>* dropped) MC_REQUIRES(shard.mu);
-  void StopServingLocked(SlotInfo& info);
+  static Truth TruthOf(routing::Slot slot, const SlotInfo& info);
+  static void StopServingLocked(SlotInfo& info, bool unsure);
   void PutBackLocked(Shard& shard, std::span<const routing::Slot> slots,
                      std::vector<Entry>* dropped) MC_REQUIRES(shard.mu);
   // What is no more served pins no bytes: our own replicas become places like all others.
@@ -225,7 +227,6 @@ class RouteTable {
   TenantMeter* const meter_;
   std::unique_ptr<Shard[]> shards_;
   MissReasons reasons_;
-  std::atomic<Version> last_version_{0};
   std::atomic<uint64_t> count_{0};
 };
 

@@ -17,7 +17,8 @@ using routing::ClusterView;
 using routing::NodeIndex;
 using routing::Slot;
 
-constexpr size_t kPagesMax = 4096;  // Of a peer: 64 GiB of routes.
+constexpr size_t kPagesMax = 4096;             // Of a peer: 64 GiB of routes.
+constexpr uint64_t kAheadMs = 24 * 3'600'000;  // Of our view, a revision that others know.
 
 // Of the members from before the cluster that others know of, those that know the oldest one.
 uint64_t OldestEra(const ClusterView& view) {
@@ -55,7 +56,7 @@ class Takeover {
     if (!rest.empty()) Rebuild(rest, hearsay);
     core_.routes.AbandonTakeover(kept_);
     if (!kept_.empty()) core_.membership.ReapplySoon();
-    core_.routes.EndTakeover(gained, after_.revision(), Eras());
+    core_.routes.EndTakeover(gained, after_.revision(), Eras(), Known());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "authority"}})
         .Add(pending_.size() - rest.size());
     core_.metrics.GetCounter("slots_taken_over_total", {{"source", "inventory"}}).Add(rest.size());
@@ -80,6 +81,7 @@ class Takeover {
     NodeIndex node = routing::kNoNode;
     bool known = false;
     bool passed_on = false;
+    bool unsure = false;
     uint64_t era = 0;
     bool Covers(Version version) const {
       return known && version <= upto && version > era << kTermBits;
@@ -88,7 +90,7 @@ class Takeover {
 
   static void Consider(NodeIndex node, const Truth& truth, Best* best) {
     if (best->known && best->upto >= truth.upto) return;
-    *best = {truth.upto, node, true, truth.passed_on, truth.era};
+    *best = {truth.upto, node, true, truth.passed_on, truth.unsure, truth.era};
   }
 
   // Whether a truth of this era knows all that the members can have. One that was found by nodes
@@ -119,7 +121,7 @@ class Takeover {
     }
     for (Slot slot : pending_) {
       const Best& best = best_[slot];
-      const bool last = !doubted[slot] || best.node == LastServer(slot);
+      const bool last = !doubted[slot] || (best.node == LastServer(slot) && !best.unsure);
       settled_[slot] = best.known && !best.passed_on && last && IsWhole(best.era);
     }
   }
@@ -148,6 +150,12 @@ class Takeover {
       if (settled_[slot]) eras[slot] = best_[slot].era;
     }
     return eras;
+  }
+
+  std::vector<Version> Known() const {
+    std::vector<Version> known(slot_count());
+    for (Slot slot : pending_) known[slot] = best_[slot].upto;
+    return known;
   }
 
   void ImportRoute(const KeyRef& ref, const Route& route, uint64_t published_ms) {
@@ -289,11 +297,15 @@ class Takeover {
     if (reply.upto_size() != reply.served_size()) return;
     const bool with_eras = reply.eras_size() == reply.served_size();
     const std::set<uint32_t> passed_on(reply.passed_on().begin(), reply.passed_on().end());
+    const std::set<uint32_t> unsure(reply.unsure().begin(), reply.unsure().end());
     for (int i = 0; i < reply.served_size(); ++i) {
       const uint32_t slot = reply.served(i);
       if (slot >= slot_count()) continue;
       const uint64_t era = with_eras ? reply.eras(i) : 0;
-      truths_.push_back({node, {slot, reply.upto(i), passed_on.contains(slot), era}});
+      // Nobody can know of a time to come: it would refute whatever is put from now on.
+      if (std::max(reply.upto(i) >> kTermBits, era) > after_.revision() + kAheadMs) continue;
+      truths_.push_back(
+          {node, {slot, reply.upto(i), passed_on.contains(slot), unsure.contains(slot), era}});
     }
   }
 
@@ -469,7 +481,7 @@ void ApplyView(Core& core, Arrivals& arrivals, const routing::ClusterView& befor
   }
   // By the table and not by the difference of the views: some that are served were in no view
   // that named us, and a peer may have fenced others that we never lost.
-  core.routes.Lose(lost);
+  core.routes.Lose(lost, lease_lost);
   core.routes.DropMirrors(foreign, core.runtime.NowMs(), after.revision());
   std::erase_if(own, [&](Slot slot) { return core.routes.Serves(slot); });
   Takeover takeover(core, before, after);

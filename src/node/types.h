@@ -15,12 +15,14 @@
 
 namespace mooncake::node {
 
-// Versions of a key grow with every publication. An authority draws them from one counter that
-// starts, for a slot taken over at revision r, at r << kTermBits: later terms are always above
-// earlier ones, because revisions are at least as large as the service's clock in ms and no
-// authority publishes 2^22 times in a millisecond.
+// Versions of a key grow with every publication. An authority draws them from one counter for each
+// slot that starts, for one taken over at revision r, at r << kTermBits: later terms are always
+// above earlier ones, because revisions are at least as large as the service's clock in ms and
+// nobody publishes 2^22 times in a millisecond.
 using Version = uint64_t;
 inline constexpr int kTermBits = 22;
+// What peers may name: one can always be drawn above it. Clocks come there in the year 2074.
+inline constexpr Version kVersionMax = ~Version{0} - (Version{1} << 62);
 
 // An item's outcome on the wire: 0, an ErrorCode, or one of these.
 using ItemCode = int32_t;

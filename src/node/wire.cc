@@ -73,7 +73,7 @@ void WriteRoute(std::string_view key, const Route& route, const NameTable& names
 }
 
 std::optional<Route> ReadRoute(const v1::Route& route, NameTable& names) {
-  if (route.replicas_size() > kReplicasMax) return std::nullopt;
+  if (route.replicas_size() > kReplicasMax || route.version() > kVersionMax) return std::nullopt;
   Route out{route.version(),      route.size(),     route.checksum(),
             route.has_checksum(), route.soft_pin(), {}};
   for (const v1::Replica& replica : route.replicas()) {

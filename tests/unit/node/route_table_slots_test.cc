@@ -119,6 +119,7 @@ TEST_F(RouteTableSlotsTest, ATakeoverThatAnotherOneOvertakesLeavesWhatWasKnown) 
     ASSERT_EQ(fenced.served.size(), 1u);
     EXPECT_EQ(fenced.served[0].upto, version);
     EXPECT_EQ(fenced.served[0].passed_on, false);
+    EXPECT_EQ(fenced.served[0].unsure, true);  // Whoever was asked may have had more.
     EXPECT_EQ(keys(), std::vector<std::string>{"k"});
     EXPECT_EQ(table_.route_count(), 1u);
     table_.EndTakeover(slots, 7);
@@ -147,6 +148,64 @@ TEST_F(RouteTableSlotsTest, ATruthIsAsOldAsWhatItsServerHasGivenInThatSlot) {
   Serve("silent", 10);  // Nothing was given out.
   const Slot silent[] = {SlotOf(RefOf("silent"))};
   EXPECT_EQ(table_.Fence(silent).served[0].upto, Version{10} << kTermBits);
+}
+
+// A put in a slot says nothing of the time when the other slots came here.
+TEST_F(RouteTableSlotsTest, VersionsAreThoseOfTheTermOfTheirSlot) {
+  Serve("k", 3);
+  Serve("later", 9);
+  Version version = 0;
+  ASSERT_EQ(Publish("k", At({Remote(1)}), nullptr, &version), kItemOk);
+  const Slot slots[] = {SlotOf(RefOf("k"))};
+  const Fenced fenced = table_.Fence(slots);
+  EXPECT_EQ(fenced.served[0].upto, version);
+  EXPECT_LT(version, Version{4} << kTermBits);
+}
+
+TEST_F(RouteTableSlotsTest, VersionsAreAboveAllThatWasKnownOfTheirSlot) {
+  const std::string neighbour = Neighbour("k");
+  const Slot slots[] = {SlotOf(RefOf("k"))};
+  const Version newer = (Version{9} << kTermBits) + 5;
+  table_.BeginTakeover(slots, 2);
+  table_.Import(RefOf("k"), RouteOf(newer, {Remote(1)}), false);
+  table_.EndTakeover(slots, 2);
+  Version version = 0;
+  ASSERT_EQ(Publish(neighbour, At({Remote(1)}), nullptr, &version), kItemOk);
+  EXPECT_GT(version, newer);
+  EXPECT_GE(table_.Fence(slots).served[0].upto, version);
+  // Of keys that are gone the truth that was believed tells no more than its age.
+  std::vector<Version> known(routing::Slots().count());
+  known[slots[0]] = version + 100;
+  table_.BeginTakeover(slots, 2);
+  table_.EndTakeover(slots, 2, {}, known);
+  ASSERT_EQ(Publish(neighbour, At({Remote(1)}), nullptr, &version), kItemOk);
+  EXPECT_GT(version, known[slots[0]]);
+}
+
+TEST_F(RouteTableSlotsTest, ANodeThatWasAwayIsNotSureOfItsTruths) {
+  Serve("k", 3);
+  const Slot slots[] = {SlotOf(RefOf("k"))};
+  table_.Lose(slots);
+  EXPECT_FALSE(table_.Fence(slots).served[0].unsure);
+  table_.Lose(slots, true);
+  EXPECT_TRUE(table_.Fence(slots).served[0].unsure);
+  Serve("k", 4);
+  EXPECT_FALSE(table_.Fence(slots).served[0].unsure);
+  Serve("k", 5);
+  table_.Lose(slots, true);
+  EXPECT_TRUE(table_.Fence(slots).served[0].unsure);
+}
+
+TEST_F(RouteTableSlotsTest, SlotsThatAreKeptFromALateAskerKeepTheirBytesAtHand) {
+  const ExtentPin own = Live(extents_, "k", 10, 5);
+  const Slot slots[] = {SlotOf(RefOf("k"))};
+  table_.BeginTakeover(slots, 7);
+  table_.Import(RefOf("k"), RouteOf(5, {own->place()}), false);
+  EXPECT_EQ(table_.Fence(slots, 6).kept, (std::vector<Slot>{slots[0]}));
+  table_.EndTakeover(slots, 7);
+  ExtentPin local;
+  EXPECT_EQ(Look("k", nullptr, &local), kItemOk);
+  EXPECT_TRUE(local);
 }
 
 TEST_F(RouteTableSlotsTest, AChangeAskedForBeforeTheSlotCameHereIsSentBack) {

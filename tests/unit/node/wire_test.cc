@@ -74,6 +74,15 @@ TEST(ReadRoute, RefusesBadOwnersAndTooManyReplicas) {
   EXPECT_FALSE(ReadRoute(wire, names));
 }
 
+TEST(ReadRoute, RefusesVersionsAboveWhichThereIsNone) {
+  NameTable names("self:1");
+  v1::Route wire;
+  wire.set_version(kVersionMax);
+  EXPECT_TRUE(ReadRoute(wire, names));
+  wire.set_version(kVersionMax + 1);
+  EXPECT_FALSE(ReadRoute(wire, names));
+}
+
 TEST(ReadKeyedRoute, TakesItsScopeFromTheColumn) {
   NameTable names("self:1");
   ScopeTable ours, theirs;
