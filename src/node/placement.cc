@@ -187,9 +187,16 @@ void PutFullOnesLast(const routing::ClusterView& view, uint64_t size, size_t nam
                      Placement* placement) {
   std::vector<Candidate>& candidates = placement->candidates;
   const auto begin = candidates.begin() + static_cast<ptrdiff_t>(named);
-  std::stable_partition(begin, candidates.end(), [&](const Candidate& candidate) {
-    return rooms->Has(view, candidate.node, size);
-  });
+  std::vector<Candidate> full;
+  auto next = begin;
+  for (auto candidate = begin; candidate != candidates.end(); ++candidate) {
+    if (!rooms->Has(view, candidate->node, size)) {
+      full.push_back(std::move(*candidate));
+    } else if (auto place = next++; place != candidate) {
+      *place = std::move(*candidate);
+    }
+  }
+  std::move(full.begin(), full.end(), next);
   // prefer_local is none where this node is full.
   const bool own_first = begin != candidates.end() && begin->node == routing::kNoNode;
   if (!own_first) placement->preferred = static_cast<uint32_t>(named);
