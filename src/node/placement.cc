@@ -268,7 +268,9 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const WriteItem
   // It may be another one, by this view, than the one that had no room.
   if (authority_last && in_pool) chooser.Add(ranks[0], {});
   placement.candidates = chooser.Take();
-  if (rooms != nullptr) PutFullOnesLast(view, item.size, named, rooms, &placement);
+  if (rooms != nullptr && MaySpill(core, view, ref.hash)) {
+    PutFullOnesLast(view, item.size, named, rooms, &placement);
+  }
   return placement;
 }
 

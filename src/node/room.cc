@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "allocator/extent_allocator.h"
+#include "base/hash.h"
 #include "node/core.h"
 
 namespace mooncake::node {
@@ -11,6 +12,12 @@ namespace {
 
 // How many of a key's next best places are looked at.
 constexpr size_t kPlacesMax = 8;
+// A node whose room is a smaller part of it than this is about to be full.
+constexpr uint64_t kEnoughPart = 16;
+// By how much those few that have room get more than the others: a node that has come back empty
+// is not to get all that is written.
+constexpr double kFewGetMore = 0.75;
+constexpr uint64_t kSpillSeed = 0x5b1c'e3a9'7d24'6f08;
 
 uint64_t ShareOf(uint64_t capacity, uint32_t percent) { return capacity / 100 * percent; }
 
@@ -39,7 +46,7 @@ void RoomTable::PutLocked(uint32_t instance, const Entry& entry) {
 
 void RoomTable::Told(uint32_t instance, uint64_t room, uint64_t now_ms) {
   base::MutexLock lock(mu_);
-  PutLocked(instance, {room, now_ms + kRecentMs});
+  PutLocked(instance, {room, room, now_ms + kRecentMs});
 }
 
 bool RoomTable::Has(const routing::ViewNode& node, uint64_t size, uint64_t now_ms) const {
@@ -55,8 +62,40 @@ bool RoomTable::Take(const routing::ViewNode& node, uint64_t size, uint64_t now_
   const auto known = entries_.find(node.lease.instance);
   const bool recent = known != entries_.end() && known->second.until_ms > now_ms;
   const uint64_t until_ms = recent ? known->second.until_ms : now_ms + kRecentMs;
-  PutLocked(node.lease.instance, {room - bytes, until_ms});
+  const uint64_t told = known != entries_.end() ? known->second.told : ~uint64_t{0};
+  PutLocked(node.lease.instance, {told, room - bytes, until_ms});
   return true;
+}
+
+double RoomTable::SpillShare(const routing::ClusterView& view, const std::string& pool,
+                             routing::NodeIndex self, bool self_has_room, uint64_t now_ms) {
+  base::MutexLock lock(mu_);
+  if (now_ms < share_until_ms_ && view.revision() == share_revision_) return share_;
+  size_t with_room = 0;
+  size_t full = 0;
+  for (size_t i = 0; i < view.nodes().size(); ++i) {
+    const routing::ViewNode& node = view.nodes()[i];
+    if (!node.storage || (!pool.empty() && node.Label("pool") != pool)) continue;
+    const uint64_t enough = ShareOf(ActiveCapacity(node), low_percent_) / kEnoughPart;
+    const auto known = entries_.find(node.lease.instance);
+    const bool told = known == entries_.end() || known->second.told > enough;
+    const bool has = i == self ? self_has_room : told;
+    ++(has ? with_room : full);
+  }
+  const double limit = kFewGetMore * static_cast<double>(with_room) / static_cast<double>(full);
+  share_ = with_room >= full ? 1 : limit;
+  share_until_ms_ = now_ms + kShareMs;
+  share_revision_ = view.revision();
+  return share_;
+}
+
+bool MaySpill(Core& core, const routing::ClusterView& view, uint64_t key_hash) {
+  const routing::NodeIndex self = view.FindName(core.membership.self_name());
+  const uint64_t low = ShareOf(core.extents.Usage().second, core.options.low_watermark_percent);
+  const bool has = OwnRoom(core, core.options.low_watermark_percent) > low / kEnoughPart;
+  const double share =
+      core.rooms.SpillShare(view, core.options.pool, self, has, core.runtime.NowMs());
+  return static_cast<double>(base::Mix64(key_hash ^ kSpillSeed)) < share * 0x1p64;
 }
 
 uint64_t OwnRoom(const Core& core, uint32_t percent) {
@@ -73,6 +112,7 @@ bool FillsThisNode(const Core& core, uint64_t size) {
 
 bool FitsElsewhere(Core& core, const routing::ClusterView& view, const KeyRef& ref, uint64_t size,
                    routing::NodeIndex but) {
+  if (!MaySpill(core, view, ref.hash)) return false;
   RoomPlan plan(core);
   const routing::NodeIndex self = view.FindName(core.membership.self_name());
   if (but == routing::kNoNode) but = self;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -33,10 +34,17 @@ class RoomTable {
   bool Has(const routing::ViewNode& node, uint64_t size, uint64_t now_ms) const;
   // As Has; what there is room for is taken off until the node's next reply.
   bool Take(const routing::ViewNode& node, uint64_t size, uint64_t now_ms);
+  // Of the values that full nodes would have to make room for, the part that may go to others: all
+  // where half of the storage nodes have room, else so much that those get no more than 1.75 times
+  // their share. `self_has_room`: whether the node `self`, if it is one of them, has.
+  double SpillShare(const routing::ClusterView& view, const std::string& pool,
+                    routing::NodeIndex self, bool self_has_room, uint64_t now_ms);
 
  private:
   static constexpr size_t kEntriesMax = 16'384;
+  static constexpr uint64_t kShareMs = 100;  // How long a share is good.
   struct Entry {
+    uint64_t told = ~uint64_t{0};  // By the last reply, however old.
     uint64_t room = 0;
     uint64_t until_ms = 0;
   };
@@ -46,6 +54,9 @@ class RoomTable {
   const uint32_t low_percent_;
   mutable base::Mutex mu_;
   std::unordered_map<uint32_t, Entry> entries_ MC_GUARDED_BY(mu_);
+  double share_ MC_GUARDED_BY(mu_) = 0;
+  uint64_t share_until_ms_ MC_GUARDED_BY(mu_) = 0;
+  uint64_t share_revision_ MC_GUARDED_BY(mu_) = 0;  // Of its view.
 };
 
 // One request's view of it, with what the request itself will take of this node. Not thread-safe.
@@ -69,8 +80,11 @@ class RoomPlan {
 uint64_t OwnRoom(const Core& core, uint32_t percent);
 // Whether the value would push something out of this node: it reaches the high watermark.
 bool FillsThisNode(const Core& core, uint64_t size);
-// Whether another node than `but` (kNoNode: this one), among those where copies of this key may
-// go, has room.
+// Whether this key is of the part that may go elsewhere for want of room: always the same keys, as
+// long as as many nodes have room.
+bool MaySpill(Core& core, const routing::ClusterView& view, uint64_t key_hash);
+// Whether it is, and another node than `but` (kNoNode: this one), among those where copies of this
+// key may go, has room.
 bool FitsElsewhere(Core& core, const routing::ClusterView& view, const KeyRef& ref, uint64_t size,
                    routing::NodeIndex but);
 

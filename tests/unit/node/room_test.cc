@@ -147,6 +147,41 @@ TEST(Spill, WhereNobodyHasRoomAPutTakesOneRoundTripAsEver) {
   });
 }
 
+// It is to be filled in time, not to serve all that is written meanwhile.
+TEST(Spill, AnEmptyNodeAmongFullOnesGetsLessThanHalf) {
+  Simulated(8, [](TestCluster& cluster) {
+    for (const char* name : {"a", "b", "c"}) cluster.Start(name, kMiB);
+    TestNode& writer = cluster.Start("writer", 0);
+    for (const std::string& key : Keys(600)) {  // The smallest share fills its node, too.
+      ASSERT_TRUE(writer.Put(key, std::string(kValue, 'v')).ok());
+    }
+    TestNode& empty = cluster.Start("d", 16 * kMiB);
+    for (int i = 0; i < 400; ++i) {
+      ASSERT_TRUE(writer.Put("new-" + std::to_string(i), std::string(kValue, 'w')).ok());
+    }
+    EXPECT_GT(empty.UsedBytes(), 120 * kValue);
+    EXPECT_LT(empty.UsedBytes(), 200 * kValue);
+  });
+}
+
+TEST(RoomTable, FewNodesWithRoomGetAShareOfWhatOthersHaveNoRoomFor) {
+  Simulated(9, [](TestCluster& cluster) {
+    TestNode& node = cluster.Start("a", 0);
+    for (int i = 0; i < 4; ++i) cluster.Start("s" + std::to_string(i), kMiB);
+    const ViewPtr view = node.core().view();
+    uint64_t now_ms = 1;
+    const std::vector<double> shares = {1, 1, 1, 0.25, 0};
+    for (size_t full = 0; full <= 4; ++full) {
+      RoomTable rooms(80);
+      for (size_t i = 0; i < full; ++i) {
+        const routing::NodeIndex index = view->FindName("s" + std::to_string(i));
+        rooms.Told(view->node(index).lease.instance, 1000, now_ms);
+      }
+      EXPECT_DOUBLE_EQ(rooms.SpillShare(*view, "", routing::kNoNode, false, now_ms), shares[full]);
+    }
+  });
+}
+
 TEST(Spill, SecondCopiesGoWhereThereIsRoom) {
   Simulated(6, [](TestCluster& cluster) {
     TestNode& small = cluster.Start("small", kMiB);
