@@ -126,7 +126,8 @@ const PyMethodDef kMethods[] = {
         "expand_local_memory",
         "expand_local_memory($self, storage_bytes)\n--\n\n"
         "Offer another segment of that many bytes: an int, or a text such as \"64MB\", at least\n"
-        "4096. Returns it as list_segments() does. RuntimeError: the memory cannot be had."
+        "4096. Returns it as list_segments() does. RuntimeError: the memory cannot be had.\n"
+        "Other nodes hear of it at once, or when the metadata service is back."
         "\n\nExample:\n"
         "    >>> segment = store.expand_local_memory(64 << 20)\n"),
     Method<DrainSegment>(

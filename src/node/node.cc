@@ -212,7 +212,9 @@ Status Node::SetState(NodeState state) {
 }
 
 Status Node::PublishSegments() {
-  return membership_->Update([&](LeaseRecord& record) { record.segments = SegmentRecords(); });
+  const Status told =
+      membership_->Update([&](LeaseRecord& record) { record.segments = SegmentRecords(); });
+  return told.code() == ErrorCode::kMetadata ? Ok() : told;
 }
 
 void Node::TellAll(uint64_t revision) {

@@ -70,6 +70,7 @@ class Node {
   Status Heartbeat(std::optional<uint64_t> ttl_ms = std::nullopt) {
     return membership_->HeartbeatNow(ttl_ms);
   }
+  // These three need no metadata service: while it is away the others hear of it later.
   // Adds a segment named "<first segment>-ext-<n>". kNoSpace: the memory cannot be had.
   Result<SegmentStats> ExpandMemory(uint64_t bytes);
   // No new copies go to the segment from now on; moves what is in it, as far as there is room.
@@ -83,7 +84,9 @@ class Node {
   // Tells the standby with our stable_id (the newest, or the one with `epoch`) to take over.
   // kInvalidState: there is none.
   Result<NodeId> PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms);
-  // Brings the lease's idea of the segments up to date with the store's.
+  // Brings the lease's idea of the segments up to date with the store's. What has been done to them
+  // holds whether the others hear of it or not: while the metadata service is away that is Ok, too,
+  // and heartbeats tell them when it is back.
   Status PublishSegments();
   // The leases of the view, with the usage of the segments as of the last heartbeats, which views
   // do not follow, and of those that have joined since. Asks the metadata service; where that

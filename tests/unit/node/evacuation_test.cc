@@ -227,6 +227,30 @@ TEST(Evacuation, OfASegmentKeepsTheValuesOfEveryNamespace) {
   });
 }
 
+TEST(Segments, ComeAndGoWhileTheMetadataServiceIsAway) {
+  Simulated(43, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    TestNode& b = cluster.Start("b");
+    const Namespaces values(a);
+    a.metadata.SetFault(MetadataFault::kDown);
+    const auto added = a.node().ExpandMemory(kMiB);
+    ASSERT_TRUE(added.ok()) << added.error().ToString();
+    const std::string first = a.core().extents.Stats()[0].name;
+    EXPECT_TRUE(a.node().DrainSegment(first).ok());
+    cluster.runtime().SleepMs(1'000);
+    EXPECT_TRUE(a.node().RetireSegment(first).value_or(false));
+    EXPECT_EQ(a.node().RetireSegment(first).code(), ErrorCode::kNotFound);
+    values.ExpectReadableFrom(b);
+    a.metadata.SetFault(MetadataFault::kNone);
+    cluster.runtime().SleepMs(2 * TestCluster::Config("a").membership.lease_ttl_ms);
+    const ViewPtr view = b.core().view();
+    const auto& told = view->node(view->FindName("a:1")).lease.segments;
+    ASSERT_EQ(told.size(), 2u);
+    EXPECT_EQ(told[0].state, NodeState::kOffline);
+    EXPECT_EQ(told[1].name, added->name);
+  });
+}
+
 TEST(Evacuation, WhatIsOfNoKeyIsFreedAndNotCountedAsMoved) {
   Simulated(42, [](TestCluster& cluster) {
     TestNode& a = cluster.Start("a");
