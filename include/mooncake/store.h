@@ -92,7 +92,7 @@ struct SegmentInfo {
   std::string transport_endpoint;
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;
-  std::string state = "Active";
+  std::string state = "Active";  // "Draining": takes no new copies, itself or its whole node.
   uint64_t alignment_bytes = 64;
   std::vector<std::string> tags;
 };
@@ -200,7 +200,8 @@ class Store {
   // this node has last heard of them.
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
   virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
-  // These five are kUnsupported for a store that is not a node itself.
+  // These five are kUnsupported for a store that is not a node itself. The first three take effect
+  // without the metadata service: while it is away, other nodes hear of them once it is back.
   // Offers another segment of `bytes`. kNoSpace: the memory cannot be had.
   virtual Result<SegmentInfo> ExpandLocalMemory(uint64_t bytes);
   // No new copies go there, and what is there moves as far as there is room elsewhere.

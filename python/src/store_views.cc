@@ -221,7 +221,9 @@ const PyMethodDef kMethods[] = {
         "    'store-a:1'\n"),
     Method<ListSegments>("list_segments",
                          "list_segments($self, all=False)\n--\n\n"
-                         "The own segments, or those of the cluster, as dicts. What others use "
+                         "The own segments, or those of the cluster, as dicts. The state "
+                         "\"Draining\" is of those that take no new copies, themselves or with "
+                         "their whole node. What others use "
                          "is as of their last heartbeats; for that the metadata service is asked, "
                          "and while it is away, older figures are given." MC_CALL_ERRORS
                          "\n\nExample:\n"

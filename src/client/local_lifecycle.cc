@@ -20,7 +20,8 @@ void CountLifecycle(Metrics& metrics, const char* action, ErrorCode code) {
   metrics.GetCounter("segment_lifecycle_total", labels).Increment();
 }
 
-SegmentInfo InfoOf(const std::string& owner, const std::string& endpoint,
+// Of a segment of a node in that state.
+SegmentInfo InfoOf(const std::string& owner, const std::string& endpoint, NodeState node,
                    const SegmentRecord& record) {
   SegmentInfo info;
   info.owner = owner;
@@ -28,7 +29,8 @@ SegmentInfo InfoOf(const std::string& owner, const std::string& endpoint,
   info.transport_endpoint = endpoint;
   info.capacity_bytes = record.capacity_bytes;
   info.used_bytes = record.used_bytes;
-  info.state = record.state == NodeState::kDraining ? "Draining" : "Active";
+  const bool draining = record.state == NodeState::kDraining || node == NodeState::kDraining;
+  info.state = draining ? "Draining" : "Active";
   info.alignment_bytes = allocator::kAlignment;
   info.tags = {"dram"};
   return info;
@@ -38,9 +40,10 @@ SegmentInfo InfoOf(const std::string& owner, const std::string& endpoint,
 
 std::vector<SegmentInfo> LocalStore::ListSegments(bool all) {
   std::vector<SegmentInfo> segments;
+  const NodeState own = core_.membership.state();
   for (const node::SegmentStats& stats : core_.extents.Stats()) {
     if (stats.state == NodeState::kOffline) continue;  // Retired.
-    segments.push_back(InfoOf(NodeName(), Hostname(),
+    segments.push_back(InfoOf(NodeName(), Hostname(), own,
                               {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state}));
   }
   base::Gate::Pass pass(parts_.node->gate());
@@ -50,7 +53,7 @@ std::vector<SegmentInfo> LocalStore::ListSegments(bool all) {
     if (owner == NodeName()) continue;
     for (const SegmentRecord& record : lease.segments) {
       if (record.state == NodeState::kOffline) continue;
-      segments.push_back(InfoOf(owner, lease.endpoint, record));
+      segments.push_back(InfoOf(owner, lease.endpoint, lease.state, record));
     }
   }
   return segments;
@@ -69,7 +72,7 @@ Result<SegmentInfo> LocalStore::ExpandLocalMemory(uint64_t bytes) {
   const auto expanded = parts_.node->ExpandMemory(bytes);
   CountLifecycle(*parts_.metrics, "expand", expanded.code());
   MC_TRY(const node::SegmentStats stats, expanded);
-  return InfoOf(NodeName(), Hostname(),
+  return InfoOf(NodeName(), Hostname(), core_.membership.state(),
                 {stats.name, stats.capacity_bytes, stats.used_bytes, stats.state});
 }
 

@@ -86,11 +86,18 @@ TEST(Lifecycle, ADrainingNodeServesReadsAndTakesNoCopies) {
   auto a = Open("draining", "a");
   auto b = Open("draining", "b");
   Fill(*b, 100);
+  EXPECT_EQ(a->ListSegments(false)[0].state, "Active");
   ASSERT_TRUE(a->SetState("draining").ok());
+  EXPECT_EQ(a->ListSegments(false)[0].state, "Draining");
+  for (const SegmentInfo& segment : b->ListSegments(true)) {
+    EXPECT_EQ(segment.state, segment.owner == "a:1" ? "Draining" : "Active");
+  }
   const uint64_t used = UsedBytes(*a);
   for (int i = 100; i < 150; ++i) ASSERT_TRUE(b->Put(KeyOf(i), BytesOf(ValueOf(i))).ok());
   EXPECT_EQ(UsedBytes(*a), used);
   ExpectAll(*b, 150);
+  ASSERT_TRUE(a->SetState("active").ok());
+  EXPECT_EQ(a->ListSegments(false)[0].state, "Active");
 }
 
 TEST(Lifecycle, WhereNobodyIsActiveTheDrainingOnesOrThoseThatStandByServeReadsAndRemovals) {
