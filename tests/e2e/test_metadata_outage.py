@@ -99,6 +99,28 @@ def test_an_outage_fails_no_request(cluster: Cluster, node: Callable[..., Any], 
     cluster.check_that_nothing_failed()
 
 
+def test_segments_come_and_go_during_an_outage(redis: Any, node: Callable[..., Any]) -> None:
+    """What has been done is not reported as failed, and the others hear of it afterwards."""
+    owner = node(redis.url, stable_id="owner", **FAST)
+    other = node(redis.url, stable_id="other", **FAST)
+    first = owner.list_segments()[0]["segment_name"]
+    redis.stop()
+    added = owner.expand_local_memory(MIB)["segment_name"]
+    assert [row["segment_name"] for row in owner.list_segments()] == [first, added]
+    assert owner.drain_segment(added) == 0
+    assert owner.retire_segment(added) is True
+    with pytest.raises(KeyError):
+        owner.retire_segment(added)
+    second = owner.expand_local_memory(MIB)["segment_name"]
+    redis.start()
+
+    def seen() -> list[str]:
+        rows = other.list_segments(all=True)
+        return [row["segment_name"] for row in rows if row["owner"] == "owner:1"]
+
+    eventually(lambda: seen() == [first, second], 5)
+
+
 def test_losing_everything_at_once_fails_no_request(
     cluster: Cluster, node: Callable[..., Any]
 ) -> None:
