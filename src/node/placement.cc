@@ -57,10 +57,15 @@ class Chooser {
     return own_storage_;
   }
 
-  // Whether that segment of the node does.
-  bool TakesValues(routing::NodeIndex node, const std::string& segment) const {
+  // Whether that segment of the node takes values of that size, as long as it has room.
+  bool Takes(routing::NodeIndex node, const std::string& segment, uint64_t size) const {
     const Candidate candidate{node == self_ ? routing::kNoNode : node, segment};
-    return StateOf(core_, view_, candidate) == NodeState::kActive;
+    if (StateOf(core_, view_, candidate) != NodeState::kActive) return false;
+    const auto small = [&](const auto& known) {
+      return known.name == segment && known.capacity_bytes < size;
+    };
+    if (node == self_) return std::ranges::none_of(core_.extents.Stats(), small);
+    return std::ranges::none_of(view_.node(node).lease.segments, small);
   }
 
   bool IsOwnName(const std::string& name) const {
@@ -122,15 +127,17 @@ void CountSkipped(Core& core, uint64_t count = 1) {
       .Add(count);
 }
 
-Error AddPreferredSegments(Core& core, const ReplicateConfig& replicate, Chooser* chooser) {
+Error AddPreferredSegments(Core& core, const ReplicateConfig& replicate, uint64_t size,
+                           Chooser* chooser) {
   for (const std::string& segment : replicate.preferred_segments) {
     if (chooser->IsOwnName(segment)) {
       if (chooser->AddSelf({})) continue;
     } else {
       const routing::NodeIndex node = chooser->NodeOfSegment(segment);
       // A hint that cannot be followed leaves its node a candidate with its other segments.
-      const bool open = !replicate.with_soft_pin || chooser->TakesValues(node, segment);
-      if (open && chooser->Add(node, segment)) continue;
+      const bool taken = node != routing::kNoNode &&
+                         (!replicate.with_soft_pin || chooser->Takes(node, segment, size));
+      if (taken && chooser->Add(node, segment)) continue;
     }
     if (!replicate.with_soft_pin) {
       return NotFound(fmt::format("preferred_segment '{}': no storage node offers it", segment));
@@ -150,10 +157,10 @@ void AddPreferredOwners(Core& core, const routing::ClusterView& view,
 // Without routed writes: this node is the only candidate, and what asks for others is refused where
 // it is a must, or counted as skipped. Copies that cannot be are counted when the value is written.
 void PlaceOwn(Core& core, const routing::ClusterView& view, const ReplicateConfig* replicate,
-              Placement* placement) {
+              uint64_t size, Placement* placement) {
   Chooser chooser(core, view);
   if (replicate != nullptr) {
-    placement->refused = AddPreferredSegments(core, *replicate, &chooser);
+    placement->refused = AddPreferredSegments(core, *replicate, size, &chooser);
     if (placement->refused.code != ErrorCode::kOk) return;
     const auto asked = static_cast<uint32_t>(chooser.size());
     const std::vector<Candidate> named = chooser.Take();
@@ -236,13 +243,13 @@ Placement PlaceKey(Core& core, const routing::ClusterView& view, const WriteItem
   placement.copies =
       replicate != nullptr ? replicate->replica_num : std::max(1u, core.options.replica_count);
   if (!core.options.routed_writes) {
-    PlaceOwn(core, view, replicate, &placement);
+    PlaceOwn(core, view, replicate, item.size, &placement);
     return placement;
   }
   Chooser chooser(core, view);
   size_t named = 0;
   if (replicate != nullptr) {
-    placement.refused = AddPreferredSegments(core, *replicate, &chooser);
+    placement.refused = AddPreferredSegments(core, *replicate, item.size, &chooser);
     if (placement.refused.code != ErrorCode::kOk) return placement;
     if (!replicate->with_soft_pin) placement.hard = static_cast<uint32_t>(chooser.size());
     placement.preferred = placement.hard;

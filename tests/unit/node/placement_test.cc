@@ -227,6 +227,23 @@ TEST(Placement, ASoftSegmentThatTakesNothingIsSkipped) {
   }
 }
 
+TEST(Placement, ASoftSegmentThatIsTooSmallIsSkipped) {
+  Simulated(35, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    ASSERT_TRUE(a.node().ExpandMemory(64 * testing::kKiB).ok());
+    auto& client = cluster.Start("client", 0);
+    ReplicateConfig policy{.with_soft_pin = true};
+    policy.preferred_segments = {"a-segment-ext-1"};
+    const std::string value(100'000, 'x');
+    for (TestNode* node : {&a, &client}) {
+      const Status put = node->Put("k", value, &policy);
+      EXPECT_TRUE(put.ok()) << put.error().ToString();
+      ASSERT_TRUE(node->Put("small", "v", &policy).ok());
+      EXPECT_EQ(a.Find("small")->replicas[0].segment, 1u);
+    }
+  });
+}
+
 TEST(Placement, TheOwnEndpointOrHostMeansLocal) {
   Simulated(7, [](TestCluster& cluster) {
     FourNodes nodes(cluster);
