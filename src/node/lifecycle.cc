@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kHandoffPollMs = 500;
 constexpr uint64_t kSuccessorPollMs = 100;
+constexpr uint64_t kExpandedMs = 1'500;  // To see the new segment in the own view.
 
 std::string HandoffName(const std::string& stable_id) { return "handoff/" + stable_id; }
 
@@ -74,6 +75,7 @@ Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
     index = extents_.AddSegment(name, *std::move(memory));
   }
   MC_RETURN_IF_ERROR(PublishSegments());
+  RefreshViews(kExpandedMs, true);
   return extents_.Stats()[index];
 }
 
@@ -206,7 +208,6 @@ void Node::WatchHandoff() {
     if (!ours || !SetState(NodeState::kActive).ok()) continue;
     obs::LogInfo(fmt::format("promoted stable_id={} epoch={} from_epoch={} kind=HotUpgrade",
                              self.stable_id, self.epoch, handoff->from));
-    TellAll(membership_->view()->revision());
     return;
   }
 }

@@ -15,6 +15,9 @@ constexpr uint64_t kBeatMinMs = 200;  // However short the lease: the service is
 // Whoever hears that a service came back empty registers again, which is everybody at once.
 constexpr uint64_t kBeatSpreadMs = 500;
 constexpr uint64_t kAskAgainMs = 50;
+constexpr uint64_t kLookWaitMs = 300;
+constexpr uint64_t kLookEveryMs = 50;  // A cluster may well lack what its requests go on to need.
+constexpr uint64_t kLookStepMs = 10;
 
 }  // namespace
 
@@ -364,6 +367,28 @@ bool Membership::RefreshTo(uint64_t revision, uint64_t deadline_ms) {
     fetched_->WaitUntil(std::min(deadline_ms, ask_at_ms));
   }
   return false;
+}
+
+void Membership::LookAgain(uint64_t deadline_ms) {
+  const uint64_t now_ms = runtime_.NowMs();
+  Look look;
+  {
+    base::MutexLock lock(mu_);
+    const bool answered = fetches_done_.load() >= look_.fetch;
+    const uint64_t pause_ms = answered ? kLookEveryMs : kLookWaitMs + options_.poll_interval_ms;
+    if (look_.fetch == 0 || now_ms >= look_.asked_ms + pause_ms) {
+      look_ = {now_ms, fetches_started_.load() + 1};
+      refresh_->Set();
+    }
+    look = look_;
+  }
+  const uint64_t until_ms = std::min(deadline_ms, look.asked_ms + kLookWaitMs);
+  while (!stop_.load() && !runtime_.Interrupted()) {
+    fetched_->Clear();
+    const uint64_t waited_ms = runtime_.NowMs();
+    if (fetches_done_.load() >= look.fetch || waited_ms >= until_ms) return;
+    fetched_->WaitUntil(std::min(until_ms, waited_ms + kLookStepMs));
+  }
 }
 
 void Membership::RefreshSoon() { refresh_->Set(); }

@@ -89,6 +89,10 @@ class Membership {
   // Asks for a view of at least `revision` (0: any fetch that starts after this call) and waits
   // for it. False: not by the deadline.
   bool RefreshTo(uint64_t revision, uint64_t deadline_ms);
+  // For a request that needs what the view does not have: it may have joined a moment ago. Waits
+  // for a look at the service, but not for long, and not again while that does not answer. Looks by
+  // many requests within a moment are one.
+  void LookAgain(uint64_t deadline_ms);
   // Asks without waiting.
   void RefreshSoon();
   // The same, and `on_view` runs in any case: also with the view in force, if that is the newest.
@@ -137,6 +141,10 @@ class Membership {
     uint64_t until_ms = 0;
     bool reported = false;
     bool gone = false;
+  };
+  struct Look {
+    uint64_t asked_ms = 0;
+    uint64_t fetch = 0;  // That answers it; 0: there was none yet.
   };
   void HeartbeatLoop();
   void RenewSoon();  // On the heartbeat thread.
@@ -226,6 +234,7 @@ class Membership {
   LeaseRecord record_ MC_GUARDED_BY(mu_);
   std::optional<RoutePolicy> policy_ MC_GUARDED_BY(mu_);
   std::map<NodeId, Suspicion> suspicions_ MC_GUARDED_BY(mu_);
+  Look look_ MC_GUARDED_BY(mu_);  // The last one.
 
   std::unique_ptr<Event> beat_;     // Set: renew, if renew_soon_ says so, else with a new interval.
   std::unique_ptr<Event> refresh_;  // Set: poll now.

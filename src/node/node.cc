@@ -108,10 +108,7 @@ Status Node::Open() {
   MC_RETURN_IF_ERROR(SetState(config_.initial_state));
   if (config_.initial_state == NodeState::kStandby) {
     handoff_watch_ = ports_.runtime.Spawn("mc-handoff", [this] { WatchHandoff(); });
-    return Ok();
   }
-  // The others would learn of it within a second; a read right after the join must not wait.
-  TellAll(membership_->view()->revision());
   return Ok();
 }
 
@@ -207,8 +204,14 @@ Status Node::SetState(NodeState state) {
     record.state = state;
     record.segments = SegmentRecords();
   }));
-  membership_->RefreshTo(0, ports_.runtime.NowMs() + kFirstViewMs);
+  // The others would learn of it within a second; a call right after this must not wait.
+  RefreshViews(kFirstViewMs, state == NodeState::kActive);
   return Ok();
+}
+
+void Node::RefreshViews(uint64_t wait_ms, bool of_others) {
+  membership_->RefreshTo(0, ports_.runtime.NowMs() + wait_ms);
+  if (of_others) TellAll(membership_->view()->revision());
 }
 
 Status Node::PublishSegments() {

@@ -116,6 +116,8 @@ class Node {
   std::vector<SegmentRecord> SegmentRecords() const;
   void Leave();
   void TellAll(uint64_t revision);
+  // Of this node, and then those of the others, by what it has told the metadata service.
+  void RefreshViews(uint64_t wait_ms, bool of_others);
   Result<SegmentStats> FindSegment(const std::string& name) const;
   void WatchHandoff();
   void ApplyNewView(const ViewPtr& before, const ViewPtr& after);

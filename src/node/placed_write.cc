@@ -65,6 +65,7 @@ std::vector<uint32_t> PlacedWrite::PlaceAll(const std::vector<uint32_t>& indices
             ? PlaceRelocation(core_, *view_, *relocation)
             : PlaceKey(core_, *view_, items_[i], options_.replicate, authority_last_, &rooms);
     if (copies.placement.refused.code != ErrorCode::kOk) {
+      if (copies.placement.refused.code == ErrorCode::kNotFound) homeless_.push_back(i);
       (*statuses)[i] = copies.placement.refused;
     } else {
       writable.push_back(i);
@@ -100,13 +101,16 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
     if (!written_somewhere || !HardOnesHold(copies)) {
       GiveBack(i);
       Error error = last_error_;
+      bool homeless = error.code != ErrorCode::kNoSpace || copies.placement.candidates.empty();
       if (error.code == ErrorCode::kNoSpace) {
         const Error inactive = InactiveChoice(core_, *view_, copies.placement);
         if (inactive.code != ErrorCode::kOk) error = inactive;
+        homeless = homeless || inactive.code != ErrorCode::kOk;
       }
+      if (homeless) homeless_.push_back(i);
       error.context = fmt::format("{}: {} bytes: {}", items_[i].ref.key.substr(0, 128),
                                   items_[i].size, error.context);
-      if (error.code == ErrorCode::kNoSpace && !FitsAnywhere(i)) {
+      if (error.code == ErrorCode::kNoSpace && !FitsAnywhere(core_, *view_, items_[i].size)) {
         error.reason = ErrorReason::kTooLarge;
       }
       (*statuses)[i] = std::move(error);
@@ -138,17 +142,6 @@ void PlacedWrite::CountPublished(const std::vector<uint32_t>& items,
     core_.metrics.GetCounter("replication_publish_total", labels).Add(counts[result]);
     core_.metrics.GetHistogram("replication_publish_duration_seconds", labels).ObserveNs(ns);
   }
-}
-
-// Whether any segment of the cluster is as large as the value.
-bool PlacedWrite::FitsAnywhere(uint32_t i) const {
-  if (items_[i].size <= core_.extents.LargestSegment()) return true;
-  for (const routing::ViewNode& node : view_->nodes()) {
-    for (const SegmentRecord& segment : node.lease.segments) {
-      if (items_[i].size <= segment.capacity_bytes) return true;
-    }
-  }
-  return false;
 }
 
 bool PlacedWrite::Holds(const Copies& copies, const Candidate& candidate) const {

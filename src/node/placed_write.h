@@ -20,6 +20,9 @@ class PlacedWrite {
               bool authority_last);
   // Writes the named items and fills their statuses.
   void Run(const std::vector<uint32_t>& indices, std::vector<Status>* statuses);
+  // Those that got no copy, other than for want of room: as who was to take one is not in the view,
+  // or is not what the view says. After Run.
+  const std::vector<uint32_t>& homeless() const { return homeless_; }
 
  private:
   struct Copies {
@@ -50,7 +53,6 @@ class PlacedWrite {
                                  std::vector<Status>* statuses);
   void CountPublished(const std::vector<uint32_t>& items, const std::vector<Status>& statuses,
                       uint64_t ns);
-  bool FitsAnywhere(uint32_t i) const;
   bool HardOnesHold(const Copies& copies) const;
   bool WriteOwn(uint32_t i, const std::string& segment);
   void WriteRemote(const std::vector<Target>& targets);
@@ -77,6 +79,7 @@ class PlacedWrite {
   Rounds rounds_;       // For publishing; its view is another one with every round.
   const ViewPtr view_;  // What candidates and targets are in.
   std::vector<Copies> copies_;
+  std::vector<uint32_t> homeless_;
   std::unique_ptr<QuotaReserve> quota_;  // Where the tenant has one.
   Error last_error_;
 };

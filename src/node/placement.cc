@@ -306,6 +306,16 @@ Placement PlaceRelocation(Core& core, const routing::ClusterView& view,
   return placement;
 }
 
+bool FitsAnywhere(Core& core, const routing::ClusterView& view, uint64_t size) {
+  if (size <= core.extents.LargestSegment()) return true;
+  for (const routing::ViewNode& node : view.nodes()) {
+    for (const SegmentRecord& segment : node.lease.segments) {
+      if (size <= segment.capacity_bytes) return true;
+    }
+  }
+  return false;
+}
+
 Error InactiveChoice(Core& core, const routing::ClusterView& view, const Placement& placement) {
   for (uint32_t c = 0; c < placement.hard; ++c) {
     const Candidate& candidate = placement.candidates[c];

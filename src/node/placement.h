@@ -48,6 +48,9 @@ Error NoRoom(Core& core, const routing::ClusterView& view);
 // Where a candidate's copies fail together: ViewNode::Host.
 std::string HostOf(Core& core, const routing::ClusterView& view, routing::NodeIndex node);
 
+// Whether any segment of the cluster is as large as a value.
+bool FitsAnywhere(Core& core, const routing::ClusterView& view, uint64_t size);
+
 // kNoSpace: why a hard preference of a value that was not stored got no copy, where that is because
 // it takes no new values, whatever room it has. Else kOk.
 Error InactiveChoice(Core& core, const routing::ClusterView& view, const Placement& placement);

@@ -84,12 +84,29 @@ class PutOp {
     if (!fused.empty()) RunFused(std::move(fused), &placed);
     if (!placed.empty()) {
       AwaitStorage(items_[placed[0]], fuse);
-      PlacedWrite(core_, items_, options_, fuse).Run(placed, &statuses_);
+      RunPlaced(placed, fuse);
     }
     return std::move(statuses_);
   }
 
  private:
+  // Who is to take a value may have joined, or become what was asked for, a moment ago: where the
+  // view does not have it, that is tried once more by a newer view, if there is one.
+  void RunPlaced(const std::vector<uint32_t>& placed, bool authority_last) {
+    const uint64_t revision = core_.view()->revision();
+    std::vector<uint32_t> homeless;
+    {
+      PlacedWrite write(core_, items_, options_, authority_last);
+      write.Run(placed, &statuses_);
+      homeless = write.homeless();
+    }
+    if (homeless.empty() || !core_.options.routed_writes || !IsWanted(options_)) return;
+    core_.membership.LookAgain(options_.deadline_ms);
+    if (core_.view()->revision() == revision) return;
+    for (uint32_t i : homeless) statuses_[i] = Ok();
+    PlacedWrite(core_, items_, options_, authority_last).Run(homeless, &statuses_);
+  }
+
   // As the authority of a key is waited for where all are suspect: perhaps the alarm was false.
   // Where one key has nowhere to go, none has.
   void AwaitStorage(const WriteItem& item, bool authority_last) {

@@ -136,13 +136,22 @@ bool Rounds::TakeoverIsLate(uint64_t now_ms) const {
   return absent_for_ms_ > limit;
 }
 
+bool Rounds::FindsNewView() {
+  if (std::exchange(looked_, true)) return false;
+  core_.membership.LookAgain(deadline_ms_);
+  return core_.view()->revision() != view_->revision();
+}
+
 bool Rounds::Again() {
   const uint64_t now_ms = core_.runtime.NowMs();
   if (++round_ > kRoundsMax || now_ms >= deadline_ms_ || core_.runtime.Interrupted()) return false;
   if (!peer_failed_) {
     first_failure_ms_ = 0;  // All have answered since: the next failure is another one.
   } else if (!others_ && TakeoverIsLate(now_ms)) {
-    return false;
+    // Where there was nobody, the first one may have joined a moment ago.
+    if (absent_for_ms_ == 0 || !FindsNewView()) return false;
+    stale_ = peer_failed_ = false;
+    first_failure_ms_ = 0;
   }
   const uint64_t wait_ms =
       std::min({kWaitMinMs << std::min(round_, 5), kWaitMaxMs, deadline_ms_ - now_ms});

@@ -64,6 +64,7 @@ class Rounds {
  private:
   void NoteAbsence(uint64_t for_ms, const char* what);
   bool TakeoverIsLate(uint64_t now_ms) const;
+  bool FindsNewView();
 
   static constexpr int kRoundsMax = 10'000;  // Far above what the deadline allows.
   Core& core_;
@@ -73,6 +74,7 @@ class Rounds {
   uint64_t wanted_revision_ = 0;
   bool stale_ = false;
   bool unknown_owner_ = false;
+  bool looked_ = false;       // For who has joined since, once it was too late to wait.
   bool others_ = false;       // Something waits for else than a peer that failed.
   bool peer_failed_ = false;  // Or there is no peer to ask.
   uint64_t first_failure_ms_ = 0;

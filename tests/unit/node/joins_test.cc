@@ -1,0 +1,205 @@
+// What has joined, or become of use, a moment ago: who is told, and who looks for it.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "support/test_cluster.h"
+
+namespace mooncake::node {
+namespace {
+
+using testing::kMiB;
+using testing::MetadataFault;
+using testing::Simulated;
+using testing::TestCluster;
+using testing::TestNode;
+
+constexpr uint64_t kLookMs = 300;  // That a request may wait for a look.
+
+ReplicateConfig Hard(const std::string& segment) {
+  ReplicateConfig policy;
+  policy.preferred_segments = {segment};
+  return policy;
+}
+
+bool Knows(TestNode& observer, const std::string& segment) {
+  const ViewPtr view = observer.core().view();
+  for (const routing::ViewNode& node : view->nodes()) {
+    for (const SegmentRecord& record : node.lease.segments) {
+      if (node.storage && record.name == segment) return true;
+    }
+  }
+  return false;
+}
+
+// Does something that `observer` hears nothing of, until it looks by itself.
+void BehindTheBackOf(TestNode& observer, const std::function<void()>& change) {
+  observer.metadata.SetFault(MetadataFault::kDown);
+  change();
+  observer.metadata.SetFault(MetadataFault::kNone);
+}
+
+std::unique_ptr<TestNode> Join(TestCluster& cluster, const std::string& name, bool routes = true) {
+  auto node = cluster.Make();
+  NodeConfig config = TestCluster::Config(name);
+  config.labels["route"] = routes ? "true" : "false";
+  const Status joined = node->Open(config);
+  EXPECT_TRUE(joined.ok()) << joined.error().ToString();
+  return node;
+}
+
+TEST(Joins, AllKnowAnActivatedNodeWhenThatReturns) {
+  Simulated(1, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    NodeConfig config = TestCluster::Config("a");
+    config.initial_state = NodeState::kStandby;
+    auto& standby = cluster.Start(config);
+    ASSERT_FALSE(Knows(client, "a-segment"));
+    ASSERT_TRUE(standby.node().SetState(NodeState::kActive).ok());
+    EXPECT_TRUE(Knows(client, "a-segment"));
+  });
+}
+
+TEST(Joins, AllKnowASegmentThatWasAddedWhenThatReturns) {
+  Simulated(2, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    auto& a = cluster.Start("a");
+    ASSERT_TRUE(a.node().ExpandMemory(kMiB).ok());
+    EXPECT_TRUE(Knows(client, "a-segment-ext-1"));
+  });
+}
+
+TEST(Joins, TheFirstStorageNodeIsFoundByThePutThatNeedsIt) {
+  Simulated(3, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    EXPECT_EQ(client.Put("k", "v").code(), ErrorCode::kTransport);  // It has waited for one.
+    EXPECT_EQ(client.Get("k").code(), ErrorCode::kTransport);
+    std::unique_ptr<TestNode> first;
+    BehindTheBackOf(client, [&] { first = Join(cluster, "a"); });
+    ASSERT_FALSE(Knows(client, "a-segment"));
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    EXPECT_TRUE(client.Put("k", "v").ok());
+    EXPECT_LE(cluster.runtime().NowMs(), started_ms + kLookMs);
+    first->Close();
+  });
+}
+
+TEST(Joins, TheFirstStorageNodeIsFoundByTheGetThatNeedsIt) {
+  Simulated(4, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    EXPECT_EQ(client.Get("k").code(), ErrorCode::kTransport);
+    std::unique_ptr<TestNode> first;
+    BehindTheBackOf(client, [&] { first = Join(cluster, "a"); });
+    ASSERT_TRUE(first->Put("k", "v").ok());
+    ASSERT_FALSE(Knows(client, "a-segment"));
+    EXPECT_EQ(client.Get("k").value_or(""), "v");
+    first->Close();
+  });
+}
+
+TEST(Joins, TheFirstStorageNodeBesideThoseThatKeepRoutesIsFound) {
+  Simulated(5, [](TestCluster& cluster) {
+    NodeConfig routes = TestCluster::Config("routes", 0);
+    routes.labels["route"] = "true";
+    auto& client = cluster.Start(routes);
+    EXPECT_EQ(client.Put("k", "v").code(), ErrorCode::kNoSpace);
+    std::unique_ptr<TestNode> first;
+    BehindTheBackOf(client, [&] { first = Join(cluster, "a", false); });
+    ASSERT_FALSE(Knows(client, "a-segment"));
+    EXPECT_TRUE(client.Put("k", "v").ok());
+    first->Close();
+  });
+}
+
+TEST(Joins, ASegmentThatIsAMustIsFound) {
+  Simulated(6, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    auto& a = cluster.Start("a");
+    std::unique_ptr<TestNode> b;
+    BehindTheBackOf(client, [&] { b = Join(cluster, "b"); });
+    ASSERT_FALSE(Knows(client, "b-segment"));
+    const ReplicateConfig on_b = Hard("b-segment");
+    EXPECT_TRUE(client.Put("k", "v", &on_b).ok());
+    EXPECT_GT(b->UsedBytes(), 0u);
+    BehindTheBackOf(client, [&] { ASSERT_TRUE(a.node().ExpandMemory(kMiB).ok()); });
+    ASSERT_FALSE(Knows(client, "a-segment-ext-1"));
+    const ReplicateConfig added = Hard("a-segment-ext-1");
+    EXPECT_TRUE(client.Put("l", "v", &added).ok());
+    b->Close();
+  });
+}
+
+TEST(Joins, ASegmentThatIsAMustIsFoundAtTheSuccessorOfItsNode) {
+  Simulated(7, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    cluster.Start("a");
+    auto& old = cluster.Start("b");
+    std::unique_ptr<TestNode> b;
+    BehindTheBackOf(client, [&] {
+      old.Close();
+      NodeConfig config = TestCluster::Config("b");
+      config.listen_host = "b-again";
+      b = cluster.Make();
+      ASSERT_TRUE(b->Open(config).ok());
+    });
+    ASSERT_EQ(client.core().view()->FindName("b:2"), routing::kNoNode);
+    const ReplicateConfig on_b = Hard("b-segment");
+    const Status put = client.Put("k", "v", &on_b);
+    EXPECT_TRUE(put.ok()) << put.error().ToString();
+    EXPECT_GT(b->UsedBytes(), 0u);
+    b->Close();
+  });
+}
+
+TEST(Joins, WhatIsNotThereIsLookedForNoMoreOftenThanOnceInAWhile) {
+  Simulated(8, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    cluster.Start("a");
+    const ReplicateConfig nowhere = Hard("nowhere");
+    const uint64_t calls = client.metadata.calls();
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    for (int i = 0; i < 200; ++i) {
+      EXPECT_EQ(client.Put("k", "v", &nowhere).code(), ErrorCode::kNotFound);
+      cluster.runtime().SleepMs(5);
+    }
+    const uint64_t seconds = (cluster.runtime().NowMs() - started_ms) / 1'000 + 1;
+    EXPECT_GT(client.metadata.calls(), calls + 5);
+    EXPECT_LE(client.metadata.calls(), calls + seconds * 25);
+  });
+}
+
+TEST(Joins, AServiceThatHangsIsWaitedForOnceAndNotForLong) {
+  Simulated(9, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    cluster.Start("a");
+    const ReplicateConfig nowhere = Hard("nowhere");
+    for (const MetadataFault fault : {MetadataFault::kHung, MetadataFault::kDown}) {
+      client.metadata.SetFault(fault);
+      const uint64_t started_ms = cluster.runtime().NowMs();
+      for (int i = 0; i < 50; ++i) {
+        EXPECT_EQ(client.Put("k", "v", &nowhere).code(), ErrorCode::kNotFound);
+      }
+      EXPECT_LE(cluster.runtime().NowMs(), started_ms + kLookMs + 50);
+    }
+  });
+}
+
+TEST(Joins, WhatIsInTheViewIsWrittenWithoutAWordToTheService) {
+  Simulated(10, [](TestCluster& cluster) {
+    auto& client = cluster.Start("client", 0);
+    cluster.Start("a");
+    const ReplicateConfig on_a = Hard("a-segment");
+    const uint64_t calls = client.metadata.calls();
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_TRUE(client.Put("k" + std::to_string(i), "v", i % 2 == 0 ? &on_a : nullptr).ok());
+    }
+    // No more than the polls and the heartbeats of that time.
+    const uint64_t seconds = (cluster.runtime().NowMs() - started_ms) / 1'000 + 1;
+    EXPECT_LE(client.metadata.calls(), calls + 2 * seconds);
+  });
+}
+
+}  // namespace
+}  // namespace mooncake::node
