@@ -10,6 +10,7 @@
 #include "base/hostport.h"
 #include "base/segment_limits.h"
 #include "base/url.h"
+#include "client/config/config_parse.h"
 #include "client/config/config_table.h"
 #include "client/process_observability.h"
 #include "metadata/etcd/etcd_metadata.h"
@@ -92,14 +93,15 @@ std::string GeneratedStableId(Runtime& runtime) {
   return fmt::format("store-{}-{:016x}", getpid(), runtime.Random());
 }
 
-node::NodeConfig NodeConfigOf(const StoreConfig& config, Runtime& runtime, std::string host) {
+node::NodeConfig NodeConfigOf(const StoreConfig& config, Runtime& runtime, std::string host,
+                              std::map<std::string, std::string> labels) {
   node::NodeConfig out;
   out.stable_id = config.stable_id.empty() ? GeneratedStableId(runtime) : config.stable_id;
   out.listen_host = std::move(host);
   out.listen_port = config.transport_rpc_port;
   out.host_id = HostId();
   out.pid = static_cast<uint64_t>(getpid());
-  out.labels = config.labels;
+  out.labels = std::move(labels);
   const char* has_storage = config.global_segment_size > 0 ? "true" : "false";
   out.labels.try_emplace("storage", has_storage);
   out.labels.try_emplace("route", has_storage);
@@ -189,6 +191,8 @@ Result<std::unique_ptr<Store>> Store::Open(const StoreConfig& config) {
 Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
     const StoreConfig& config, const LocalStoreOptions& options) {
   MC_RETURN_IF_ERROR(CheckSupported(config));
+  auto labels = config.labels;
+  MC_RETURN_IF_ERROR(client_config::NormaliseLabels(&labels));
   MC_RETURN_IF_ERROR(TraceFrom(config));
   client::StoreParts parts;
   auto runtime = std::make_unique<runtime::RealRuntime>();
@@ -197,7 +201,8 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   parts.metrics = std::make_unique<obs::PrometheusMetrics>(config.tenant);
   MC_TRY(const base::HostPort address,
          base::ParseHostPort("local_hostname", config.local_hostname));
-  node::NodeConfig node_config = NodeConfigOf(config, *parts.runtime, address.host);
+  node::NodeConfig node_config =
+      NodeConfigOf(config, *parts.runtime, address.host, std::move(labels));
   if (address.port) node_config.listen_port = *address.port;
   node_config.shared_segments = options.shared_segments;
   MC_TRY(node_config.initial_state, metadata::ParseNodeState(config.initial_state));

@@ -144,11 +144,8 @@ Status ResolveStorage(const Source& source, StoreConfig& config) {
   const bool offers = config.global_segment_size > 0;
   config.labels.try_emplace("storage", offers ? "true" : "false");
   config.labels.try_emplace("route", offers ? "true" : "false");
-  MC_TRY(const bool storage,
-         client_config::ParseBool("the label storage", config.labels.at("storage")));
-  MC_TRY(const bool route, client_config::ParseBool("the label route", config.labels.at("route")));
-  config.labels["storage"] = storage ? "true" : "false";
-  config.labels["route"] = route ? "true" : "false";
+  MC_RETURN_IF_ERROR(client_config::NormaliseLabels(&config.labels));
+  const bool storage = config.labels.at("storage") == "true";
   if (storage && !offers) {
     return NotAllowed("global_segment_size", "0", "more than 0, as the label storage is true");
   }

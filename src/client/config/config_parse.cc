@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "routing/rendezvous.h"
+
 namespace mooncake::client_config {
 namespace {
 
@@ -129,6 +131,23 @@ Result<std::map<std::string, std::string>> ParseLabels(std::string_view field,
     labels[std::string(key)] = Trim(pair.substr(equals + 1));
   }
   return labels;
+}
+
+Status NormaliseLabels(std::map<std::string, std::string>* labels) {
+  for (const char* name : {"storage", "route"}) {
+    const auto found = labels->find(name);
+    if (found == labels->end()) continue;
+    MC_TRY(const bool yes, ParseBool(std::string("the label ") + name, found->second));
+    found->second = yes ? "true" : "false";
+  }
+  const auto weight = labels->find("route_weight");
+  if (weight == labels->end()) return Ok();
+  const std::string& text = weight->second;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (whole && value >= routing::kWeightMin && value <= routing::kWeightMax) return Ok();
+  return NotAllowed("the label route_weight", text, "a number above 0, from 1/1024 to 1024");
 }
 
 Result<std::string> ReadSecret(std::string_view field, std::string_view path,

@@ -39,6 +39,10 @@ Result<std::string> ParseChoice(std::string_view field, std::string_view text,
 Result<std::map<std::string, std::string>> ParseLabels(std::string_view field,
                                                        std::string_view text);
 
+// Refuses values that the labels with a meaning cannot have, in this node's own; of other nodes
+// they are put up with. `storage` and `route` become "true" or "false".
+Status NormaliseLabels(std::map<std::string, std::string>* labels);
+
 // What a file holds, without the space around it; `what` is that, for the message. A file without
 // anything, or with more than 64 KiB, is none.
 Result<std::string> ReadSecret(std::string_view field, std::string_view path,

@@ -275,9 +275,10 @@ constexpr Setting kSettings[] = {
      "The third part of the namespace of all keys.", Text<&C::object_set>},
     {"labels", "label", MC_ENV "LABELS", "map", "",
      "k=v pairs with commas between, or a JSON object",
-     "Labels of the node: pool, host (what fails together; absent: the machine), route_scope, and "
-     "storage and route, which are true exactly when storage is offered. storage=false offers "
-     "none, whatever global_segment_size says.",
+     "Labels of the node: pool, host (what fails together; absent: the machine), route_scope, "
+     "route_weight (of how many keys it keeps the routes, as against other nodes; 1/1024 to 1024, "
+     "absent: 1), and storage and route, which are true exactly when storage is offered. "
+     "storage=false offers none, whatever global_segment_size says.",
      LabelMap},
     {"routed_writes", "", MC_ENV "ROUTED_WRITES", "boolean", "false", "true, false",
      "Whether values may be placed on other nodes. Needed without own storage.",

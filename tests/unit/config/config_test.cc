@@ -167,6 +167,23 @@ TEST(Config, StorageFollowsFromTheSegmentSize) {
   EXPECT_THAT(ErrorOf({{"labels", "storage=perhaps"}}), HasSubstr("label storage"));
 }
 
+TEST(Config, LabelsWithAMeaningHaveValuesThatMakeSense) {
+  for (const std::string weight : {"0.5", "1", "2.5", "1024", "1e2"}) {
+    EXPECT_EQ(ErrorOf({{"labels", "route_weight=" + weight}}), "no error") << weight;
+  }
+  for (const std::string weight :
+       {"abc", "-1", "0", "nan", "inf", "1e300", "1e-300", "1025", "", "2x"}) {
+    EXPECT_THAT(ErrorOf({{"labels", "route_weight=" + weight}}),
+                AllOf(HasSubstr("label route_weight"), HasSubstr("\"" + weight + "\""),
+                      HasSubstr("allowed: a number above 0")))
+        << weight;
+  }
+  EXPECT_EQ(ErrorOf({{"labels", R"({"route_weight": 2})"}}), "no error");
+  EXPECT_THAT(ErrorOf({{"labels", "route=perhaps"}}),
+              AllOf(HasSubstr("label route"), HasSubstr("perhaps")));
+  EXPECT_EQ(ConfigFromValues(Values({{"labels", "route=No"}}), {})->labels.at("route"), "false");
+}
+
 TEST(Config, WatermarksAreInOrder) {
   const auto marks = [](std::string high, std::string low) {
     return Texts{{"eviction_high_watermark_percent", std::move(high)},
