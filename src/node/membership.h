@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/mutex.h"
@@ -180,10 +181,9 @@ class Membership {
   void KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous);
   void DropUnconfirmed();
   void NoteHeartbeat(const Status& status);
-  Result<std::optional<LeaseRecord>> FindHolder(const std::string& stable_id);
-  // `told`: what the holder said, if there is one.
+  struct JoinAttempt;
   Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
-                 std::optional<HolderAnswer>* told);
+                 JoinAttempt* attempt);
 
   const MembershipOptions options_;
   std::atomic<uint64_t> lease_ttl_ms_;

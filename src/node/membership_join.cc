@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "metadata/records.h"
 #include "node/membership.h"
 #include "obs/log.h"
 
@@ -13,52 +14,106 @@ namespace {
 constexpr uint64_t kJoinRetryMs = 200;
 // What a service may add to a lease: etcd counts in whole seconds and ends it up to one later.
 constexpr uint64_t kLapseMs = 3'000;
-}  // namespace
-
-Result<std::optional<LeaseRecord>> Membership::FindHolder(const std::string& stable_id) {
-  MC_TRY(MembershipChanges all, metadata_.ReadChanges(0));
-  std::optional<LeaseRecord> holder;
-  for (LeaseRecord& lease : all.leases) {
+// The newest one of the name.
+const LeaseRecord* HolderOf(const std::string& stable_id, std::span<const LeaseRecord> leases) {
+  const LeaseRecord* holder = nullptr;
+  for (const LeaseRecord& lease : leases) {
     if (lease.id.stable_id != stable_id) continue;
-    if (!holder || holder->id.epoch < lease.id.epoch) holder = std::move(lease);
+    if (holder == nullptr || holder->id.epoch < lease.id.epoch) holder = &lease;
   }
   return holder;
 }
 
+Error HeldBy(const LeaseRecord& holder, HolderAnswer answer) {
+  const std::string who = metadata::DescribeHolder(holder);
+  const std::string& stable_id = holder.id.stable_id;
+  switch (answer) {
+    case HolderAnswer::kAlive:
+      return Conflict(fmt::format(
+          "stable_id '{}' is held by the live node {}; choose another stable_id, stop that node, "
+          "or start this one with initial_state=standby to succeed it",
+          stable_id, who));
+    case HolderAnswer::kSilent:
+      return Conflict(fmt::format(
+          "stable_id '{}': its holder {} does not answer, and its lease has not lapsed yet",
+          stable_id, who));
+    default:
+      return Conflict(fmt::format(
+          "stable_id '{}': at the address of its holder {} is a node with another cluster_secret",
+          stable_id, who));
+  }
+}
+
+// A third one of a name would not know which of the two it is to succeed.
+Error NoPlaceBeside(const LeaseRecord& holder, const LeaseRecord& other) {
+  return Conflict(fmt::format(
+      "stable_id '{}' has two nodes already: {}, and its {} successor {}; allowed: one standby "
+      "beside a node. Choose another stable_id, or stop one of the two (one that was killed goes "
+      "when its lease has lapsed)",
+      holder.id.stable_id, metadata::DescribeHolder(other), metadata::NodeStateName(holder.state),
+      metadata::DescribeHolder(holder)));
+}
+
+// Puts name segments, so a name is that of one owner, which may be there twice: with its successor.
+// Who is suspect or does not answer does not keep it.
+Status CheckSegmentNames(const LeaseRecord& record, std::span<const LeaseRecord> others,
+                         const AskHolder& ask) {
+  const auto holds = [&](const LeaseRecord& lease, const std::string& name) {
+    return std::any_of(lease.segments.begin(), lease.segments.end(), [&](const SegmentRecord& it) {
+      return it.name == name && it.state != NodeState::kOffline;
+    });
+  };
+  for (const SegmentRecord& segment : record.segments) {
+    for (const LeaseRecord& lease : others) {
+      if (lease.id.stable_id == record.id.stable_id || lease.suspect) continue;
+      if (!holds(lease, segment.name) || ask(lease) != HolderAnswer::kAlive) continue;
+      return Conflict(fmt::format(
+          "local_segment_name '{}' is that of a segment of the live node {}; choose another "
+          "local_segment_name, or stop that node",
+          segment.name, metadata::DescribeHolder(lease)));
+    }
+  }
+  return Ok();
+}
+
+}  // namespace
+
+struct Membership::JoinAttempt {
+  std::optional<HolderAnswer> told;  // What the holder of the name said, if there is one.
+  bool crowded = false;              // It has a standby already, which may go.
+  bool name_taken = false;           // Of a segment.
+};
+
 Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
-                           std::optional<HolderAnswer>* told) {
-  MC_TRY(std::optional<LeaseRecord> holder, FindHolder(record.id.stable_id));
+                           JoinAttempt* attempt) {
+  MC_TRY(const MembershipChanges all, metadata_.ReadChanges(0));
+  const LeaseRecord* const holder = HolderOf(record.id.stable_id, all.leases);
   std::optional<uint64_t> beside;
   LeaseRecord own = record;
   bool replace = false;
-  if (holder) {
+  if (holder != nullptr) {
     const HolderAnswer answer = ask(*holder);
-    *told = answer;
-    if (answer == HolderAnswer::kAlive && !succeed) {
-      return Conflict(fmt::format(
-          "stable_id '{}' is held by the live node {} at {}; choose another stable_id, stop "
-          "that node, or start this one with initial_state=standby to succeed it",
-          record.id.stable_id, holder->id.ToString(), holder->endpoint));
-    }
-    if (answer == HolderAnswer::kSilent && !succeed) {
-      return Conflict(
-          fmt::format("stable_id '{}': its holder {} at {} does not answer, and its lease has not "
-                      "lapsed yet",
-                      record.id.stable_id, holder->id.ToString(), holder->endpoint));
-    }
-    // Or somebody else has its port by now; then its lease will lapse.
-    if (answer == HolderAnswer::kStranger) {
-      return Conflict(
-          fmt::format("stable_id '{}': at the address of its holder {}, {}, is a node "
-                      "with another cluster_secret",
-                      record.id.stable_id, holder->id.ToString(), holder->endpoint));
-    }
+    attempt->told = answer;
+    const bool alive = answer == HolderAnswer::kAlive || answer == HolderAnswer::kSilent;
+    // A stranger has its port by now, perhaps; then its lease will lapse.
+    if ((alive && !succeed) || answer == HolderAnswer::kStranger) return HeldBy(*holder, answer);
     beside = holder->id.epoch;
     replace = answer == HolderAnswer::kGone;
     if (!replace) own.beside = holder->id.epoch;
   }
+  if (Status status = CheckSegmentNames(record, all.leases, ask); !status) {
+    attempt->name_taken = true;
+    return status;
+  }
   const uint64_t asked_ms = runtime_.NowMs();
   auto acquired = metadata_.Acquire(own, lease_ttl_ms(), beside, replace);
+  if (!acquired && acquired.code() == ErrorCode::kConflict && holder != nullptr) {
+    for (const LeaseRecord& lease : all.leases) {
+      if (lease.id.stable_id != holder->id.stable_id || lease.id == holder->id) continue;
+      attempt->crowded = true;
+      return NoPlaceBeside(*holder, lease);
+    }
+  }
   if (!acquired) return std::move(acquired).error();  // A conflict here is a race: look again.
   base::MutexLock lock(mu_);
   record_ = std::move(own);
@@ -72,26 +127,32 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
 
 Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadline_ms,
                         const AskHolder& ask) {
+  bool said = false;
   uint64_t lapsed_ms = 0;  // By when a silent holder's lease is over; 0: there is none.
   while (true) {
     const uint64_t asked_ms = runtime_.NowMs();
-    std::optional<HolderAnswer> told;
-    Status status = TryJoin(record, succeed, ask, &told);
+    JoinAttempt attempt;
+    Status status = TryJoin(record, succeed, ask, &attempt);
     if (status.ok()) {
       MC_RETURN_IF_ERROR(AgreeOnPolicy());
       builder_.emplace(options_.route_scope, slots_);
       return FetchFirstView();
     }
-    if (told == HolderAnswer::kSilent && !succeed && lapsed_ms == 0) {
-      lapsed_ms = asked_ms + lease_ttl_ms() + kLapseMs;
+    const bool silent = attempt.told == HolderAnswer::kSilent && !succeed;
+    if (silent && lapsed_ms == 0) lapsed_ms = asked_ms + lease_ttl_ms() + kLapseMs;
+    const bool waits = silent || attempt.crowded;
+    if (waits && !std::exchange(said, true)) {
       obs::LogInfo(status.error().context + "; waiting for that");
     }
     // What the record holds is wrong, or who asks: another attempt is answered like this one.
-    const bool wrong = status.code() == ErrorCode::kInvalidArgument;
-    const bool lives = told == HolderAnswer::kAlive && !succeed;
+    const bool wrong = status.code() == ErrorCode::kInvalidArgument || attempt.name_taken;
+    const bool lives = attempt.told == HolderAnswer::kAlive && !succeed;
     const bool denied = status.code() == ErrorCode::kMetadata && metadata_.Denies();
     // The last look begins when a lease that was not renewed is over.
     const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms && asked_ms >= lapsed_ms;
+    if (late && attempt.crowded) {
+      return Conflict(status.error().context + "; still so when startup_timeout_ms was over");
+    }
     if (lives || wrong || denied || late || runtime_.Interrupted()) return status;
     runtime_.SleepMs(kJoinRetryMs);
   }

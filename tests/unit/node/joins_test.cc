@@ -201,5 +201,77 @@ TEST(Joins, WhatIsInTheViewIsWrittenWithoutAWordToTheService) {
   });
 }
 
+// Status of an attempt to start another node beside those of the cluster.
+Status Attempt(TestCluster& cluster, NodeConfig config, const std::string& host) {
+  config.listen_host = host;
+  config.startup_timeout_ms = 3'000;
+  return cluster.Make()->Open(config);
+}
+
+NodeConfig StandbyOf(const std::string& name) {
+  NodeConfig config = TestCluster::Config(name);
+  config.initial_state = NodeState::kStandby;
+  config.succeeds = true;
+  return config;
+}
+
+TEST(Joins, ASecondStandbyIsToldOfTheFirst) {
+  Simulated(11, [](TestCluster& cluster) {
+    cluster.Start("a");
+    NodeConfig config = StandbyOf("a");
+    config.listen_host = "first";
+    auto& first = cluster.Start(config);
+    const Status second = Attempt(cluster, StandbyOf("a"), "second");
+    ASSERT_EQ(second.code(), ErrorCode::kConflict);
+    const std::string& text = second.error().context;
+    for (const std::string part : {"stable_id 'a'", "a:1 at a:", "standby successor a:2 at first:",
+                                   "allowed: one standby", "startup_timeout_ms was over"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+    }
+    // It waits, as the first one may go.
+    std::unique_ptr<Thread> goes = cluster.runtime().Spawn("goes", [&] {
+      cluster.runtime().SleepMs(1'000);
+      first.Close();
+    });
+    auto third = cluster.Make();
+    config.listen_host = "third";
+    const Status joined = third->Open(config);
+    goes->Join();
+    ASSERT_TRUE(joined.ok()) << joined.error().ToString();
+    EXPECT_EQ(third->name(), "a:3");
+    third->Close();
+  });
+}
+
+TEST(Joins, TheNameOfASegmentOfALiveOwnerIsRefusedAtOnce) {
+  Simulated(12, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    NodeConfig config = TestCluster::Config("b");
+    config.segment_name = "a-segment";
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    const Status refused = Attempt(cluster, config, "b");
+    ASSERT_EQ(refused.code(), ErrorCode::kConflict);
+    EXPECT_LT(cluster.runtime().NowMs(), started_ms + 1'000);
+    const std::string& text = refused.error().context;
+    for (const std::string part : {"local_segment_name 'a-segment'",
+                                   "live node a:1 at a:", "choose another local_segment_name"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+    }
+    // A successor has the name of its predecessor's.
+    auto standby = cluster.Make();
+    NodeConfig successor = StandbyOf("a");
+    successor.listen_host = "successor";
+    const Status joined = standby->Open(successor);
+    EXPECT_TRUE(joined.ok()) << joined.error().ToString();
+    standby->Close();
+    // One whose process is gone keeps nothing.
+    cluster.Kill(a);
+    auto b = cluster.Make();
+    const Status free = b->Open(config);
+    EXPECT_TRUE(free.ok()) << free.error().ToString();
+    b->Close();
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node
