@@ -20,10 +20,25 @@ constexpr const char* kAttributes[] = {"replica_num",
                                        "with_soft_pin",
                                        "prefer_alloc_in_same_node"};
 
-// Anything with one of the attributes will do; the others have their defaults.
-bool IsConfig(PyObject* object) {
-  const auto has = [object](const char* name) { return PyObject_HasAttrString(object, name); };
-  return std::any_of(std::begin(kAttributes), std::end(kAttributes), has);
+// Anything with one of the attributes will do, but for a class; the others have their defaults.
+// False: an exception is set, perhaps one that an attribute raises.
+bool CheckIsConfig(PyObject* object, const Where& where) {
+  if (PyType_Check(object)) return WrongType(where, "an instance of ReplicateConfig", object);
+  for (const char* name : kAttributes) {
+    const Ref value(OrPark([=] { return PyObject_GetAttrString(object, name); }));
+    if (value) return true;
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
+    PyErr_Clear();
+  }
+  return WrongType(where, "a ReplicateConfig", object);
+}
+
+// A name in a list: there it cannot stand for none.
+bool ListedNameFrom(PyObject* object, const Where& where, std::string_view* name) {
+  if (!NameFrom(object, where, name)) return false;
+  if (!name->empty()) return true;
+  RaiseValue("%s is ''; allowed: a name", Describe(where).c_str());
+  return false;
 }
 
 // The attribute, or an empty reference when there is none. False: an exception is set.
@@ -67,11 +82,12 @@ bool Names(const Where& singular, const Where& plural, PyObject* config,
     if (!tuple) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); ++i) {
       const Where here{plural.method, plural.name, i};
-      if (!StrFrom(PyTuple_GET_ITEM(tuple.get(), i), here, &text)) return false;
+      if (!ListedNameFrom(PyTuple_GET_ITEM(tuple.get(), i), here, &text)) return false;
       names->emplace_back(text);
     }
   }
-  if (!TextFrom(one.get(), singular, &text)) return false;
+  text = {};
+  if (one && !NameFrom(one.get(), singular, &text)) return false;
   if (!text.empty() && std::find(names->begin(), names->end(), text) == names->end()) {
     names->emplace(names->begin(), text);
   }
@@ -86,9 +102,7 @@ bool PutSettings::Parse(const char* method, PyObject* config, PyObject* tenant) 
 }
 
 bool PutSettings::ParseConfig(const char* method, PyObject* config) {
-  if (!IsConfig(config)) {
-    return WrongType({method, "config"}, "a ReplicateConfig", config);
-  }
+  if (!CheckIsConfig(config, {method, "config"})) return false;
   ReplicateConfig& to = replicate_;
   if (!ReplicasFrom({method, "replica_num"}, config, &to.replica_num) ||
       !Names({method, "preferred_segment"}, {method, "preferred_segments"}, config,

@@ -12,6 +12,14 @@ using Number = unsigned long long;
 
 constexpr Signature<1> kExpand{"expand_local_memory", {"storage_bytes"}, 1, 1};
 
+// What the store says of an argument, with the method in front as in what is checked here.
+Error OfMethod(const char* method, Error error) {
+  if (error.code == ErrorCode::kInvalidArgument) {
+    error.context = std::string(method) + ": " + error.context;
+  }
+  return error;
+}
+
 PyObject* ExpandLocalMemory(PyObject* self, const CallArgs& args) {
   std::array<PyObject*, 1> given;
   uint64_t bytes = 0;
@@ -27,7 +35,7 @@ PyObject* ExpandLocalMemory(PyObject* self, const CallArgs& args) {
     segment = call->ExpandLocalMemory(bytes);
   }
   if (PyErr_Occurred() != nullptr) return nullptr;
-  if (!segment.ok()) return Raise(segment.error());
+  if (!segment.ok()) return Raise(OfMethod(kExpand.method, segment.error()));
   return Py_BuildValue("{s:s,s:s,s:s,s:K,s:K,s:s,s:K,s:[s]}", "owner", segment->owner.c_str(),
                        "segment_name", segment->segment_name.c_str(), "transport_endpoint",
                        segment->transport_endpoint.c_str(), "capacity_bytes",
@@ -48,8 +56,8 @@ bool SegmentName(const Signature<1>& signature, const CallArgs& args, std::strin
   return true;
 }
 
-constexpr Signature<1> kDrain{"drain_segment", {"segment_name"}, 1, 1};
-constexpr Signature<1> kRetire{"retire_segment", {"segment_name"}, 1, 1};
+constexpr Signature<1> kDrain{"drain_segment", {"segment_name"}, 1, 1, {"name"}};
+constexpr Signature<1> kRetire{"retire_segment", {"segment_name"}, 1, 1, {"name"}};
 
 PyObject* DrainSegment(PyObject* self, const CallArgs& args) {
   std::string name;

@@ -15,8 +15,6 @@ namespace mooncake::client {
 
 namespace {
 
-constexpr uint64_t kLeaseMsMax = 316'224'000'000;  // As of the setting lease_ttl_ms: ten years.
-
 Error NotOpen() { return InvalidState("the store is not set up, or it has been closed"); }
 
 Status CheckKey(std::string_view key) {
@@ -433,7 +431,13 @@ Status LocalStore::Heartbeat(std::optional<uint64_t> expires_at_ms) {
         fmt::format("expires_at_ms {}: expected a time after now, {}, in milliseconds since 1970",
                     *expires_at_ms, now_ms));
   }
-  return parts_.node->Heartbeat(std::min(*expires_at_ms - now_ms, kLeaseMsMax));
+  if (*expires_at_ms - now_ms > metadata::kTtlMsMax) {
+    return InvalidArgument(fmt::format(
+        "expires_at_ms {}: expected a time at most {} ms (7 days) after now, {}, in milliseconds "
+        "since 1970",
+        *expires_at_ms, metadata::kTtlMsMax, now_ms));
+  }
+  return parts_.node->Heartbeat(*expires_at_ms - now_ms);
 }
 
 obs::MetricSet LocalStore::ReadMetrics() {

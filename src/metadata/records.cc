@@ -19,7 +19,6 @@ constexpr size_t kLabelsMax = 1024;
 constexpr size_t kSegmentsMax = 4096;
 constexpr size_t kDocumentNameBytesMax = 1024;
 constexpr size_t kDocumentBytesMax = size_t{4} << 20;
-constexpr uint64_t kTtlMsMax = uint64_t{7} * 24 * 3600 * 1000;
 
 constexpr std::array<std::pair<NodeState, std::string_view>, 5> kStates{{
     {NodeState::kStandby, "standby"},

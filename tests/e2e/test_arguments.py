@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,20 @@ def test_config_is_checked(store: MooncakeDistributedStore, name: str) -> None:
     ]:
         with pytest.raises((TypeError, ValueError), match=field):
             method(*rest[name], config=config)
+    with pytest.raises(TypeError, match="config must be an instance of ReplicateConfig, got type"):
+        method(*rest[name], ReplicateConfig)
+
+
+def test_what_an_attribute_of_a_config_raises_is_what_the_caller_sees(
+    store: MooncakeDistributedStore,
+) -> None:
+    class Broken:
+        @property
+        def replica_num(self) -> int:
+            raise ZeroDivisionError("of the attribute")
+
+    with pytest.raises(ZeroDivisionError, match="of the attribute"):
+        store.put("k", b"v", Broken())  # type: ignore[arg-type]
 
 
 def test_a_number_of_copies_out_of_range_is_told_the_range(store: MooncakeDistributedStore) -> None:
@@ -236,6 +251,33 @@ def test_registration_is_checked(store: MooncakeDistributedStore) -> None:
         store.unregister_buffer(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size"):
         store.local_buffer_pool_try_acquire(-1)
+
+
+@pytest.mark.parametrize("names", ["preferred_segments", "preferred_storage_owners"])
+def test_preferences_are_names(store: MooncakeDistributedStore, names: str) -> None:
+    with pytest.raises(ValueError, match=rf"put: {names}\[1\] is ''; allowed: a name"):
+        store.put("k", b"v", config_of(**{names: ["x", ""]}))
+    for bad in ({names: ["a\0b"]}, {names.removesuffix("s"): "a\0b"}):
+        with pytest.raises(ValueError, match=r"put: \w+(\[0\])? is 'a\\x00b'; allowed: text without"):
+            store.put("k", b"v", config_of(**bad))
+
+
+def test_what_the_store_checks_names_the_argument(store: MooncakeDistributedStore) -> None:
+    with pytest.raises(ValueError, match=r"expand_local_memory: storage_bytes is 0; allowed"):
+        store.expand_local_memory(0)
+    for late in (2**63, int(time.time() * 1000) + 8 * 24 * 3600 * 1000):
+        with pytest.raises(ValueError, match=rf"expires_at_ms {late}: expected .* at most 604800000"):
+            store.heartbeat(late)
+    assert store.heartbeat() == 0  # The lease is as long as before.
+
+
+@pytest.mark.parametrize("name", ["drain_segment", "retire_segment"])
+def test_a_segment_may_be_named_by_either_keyword(
+    store: MooncakeDistributedStore, name: str
+) -> None:
+    for keyword in ("segment_name", "name"):
+        with pytest.raises(KeyError, match="segment 'nope'"):
+            getattr(store, name)(**{keyword: "nope"})
 
 
 @pytest.mark.parametrize("name", ["drain_segment", "retire_segment"])

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,6 +55,21 @@ TEST(Lifecycle, AStoreWithASegmentBelowOnePageIsNotOpened) {
   const auto store = Store::Open(config);
   ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument);
   EXPECT_NE(store.error().context.find("global_segment_size is 4095"), std::string::npos);
+}
+
+TEST(Lifecycle, AStoreWithALabelThatMakesNoSenseIsNotOpened) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://labels";
+  config.routed_writes = true;
+  for (const auto& [name, text] : std::map<std::string, std::string>{
+           {"route_weight", "-1"}, {"storage", "perhaps"}, {"route", "perhaps"}}) {
+    config.labels = {{name, text}};
+    const auto store = Store::Open(config);
+    ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(store.error().context.find("label " + name + " is \"" + text), std::string::npos)
+        << store.error().context;
+  }
 }
 
 TEST(Lifecycle, EvacuationMovesEverythingToOtherOwners) {
