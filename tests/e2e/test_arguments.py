@@ -258,7 +258,8 @@ def test_preferences_are_names(store: MooncakeDistributedStore, names: str) -> N
     with pytest.raises(ValueError, match=rf"put: {names}\[1\] is ''; allowed: a name"):
         store.put("k", b"v", config_of(**{names: ["x", ""]}))
     for bad in ({names: ["a\0b"]}, {names.removesuffix("s"): "a\0b"}):
-        with pytest.raises(ValueError, match=r"put: \w+(\[0\])? is 'a\\x00b'; allowed: text without"):
+        text = r"put: \w+(\[0\])? is 'a\\x00b'; allowed: text without"
+        with pytest.raises(ValueError, match=text):
             store.put("k", b"v", config_of(**bad))
 
 
@@ -266,7 +267,8 @@ def test_what_the_store_checks_names_the_argument(store: MooncakeDistributedStor
     with pytest.raises(ValueError, match=r"expand_local_memory: storage_bytes is 0; allowed"):
         store.expand_local_memory(0)
     for late in (2**63, int(time.time() * 1000) + 8 * 24 * 3600 * 1000):
-        with pytest.raises(ValueError, match=rf"expires_at_ms {late}: expected .* at most 604800000"):
+        text = rf"expires_at_ms {late}: expected .* at most 604800000"
+        with pytest.raises(ValueError, match=text):
             store.heartbeat(late)
     assert store.heartbeat() == 0  # The lease is as long as before.
 
