@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(  # Who is asked for its slots goes on serving them.
         "former-authority-goes-on",
         "src/node/route_slots.cc",
-        "      StopServingLocked(info);\n      if (info.state != SlotState::kFormer) continue;",
+        "      StopServingLocked(info, false);\n      if (info.state != SlotState::kFormer) continue;",
         "    if (info.state != SlotState::kFormer) continue;",
         "*NothingIsMissedWhenNodesJoin:*FalseAlarms",
     ),
@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(  # A node is done with draining while there is something left on it.
         "drained-too-early",
         "src/node/evacuation.cc",
-        "      idle = result_.moved == before ? idle + 1 : 0;\n    }\n",
-        "      idle = result_.moved == before ? idle + 1 : kIdlePassesMax;\n    }\n",
+        "      idle = stuck ? idle + 1 : 0;\n    }\n",
+        "      idle = stuck ? idle + 1 : kIdlePassesMax;\n    }\n",
         "*NothingIsMissedWhenNodesAreDrained",
     ),
     Mutant(  # Who knows nothing of what was before it knows that there was nothing.
