@@ -57,7 +57,8 @@ MUTANTS = [
     Mutant(  # Who is asked for its slots goes on serving them.
         "former-authority-goes-on",
         "src/node/route_slots.cc",
-        "      StopServingLocked(info, false);\n      if (info.state != SlotState::kFormer) continue;",
+        "      StopServingLocked(info, false);\n"
+        "      if (info.state != SlotState::kFormer) continue;",
         "    if (info.state != SlotState::kFormer) continue;",
         "*NothingIsMissedWhenNodesJoin:*FalseAlarms",
     ),
