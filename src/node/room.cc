@@ -29,6 +29,13 @@ uint64_t ActiveCapacity(const routing::ViewNode& node) {
   return capacity;
 }
 
+// A value is in one segment.
+bool FitsOneSegment(const routing::ViewNode& node, uint64_t size) {
+  return std::ranges::any_of(node.lease.segments, [&](const SegmentRecord& segment) {
+    return segment.state == NodeState::kActive && size <= segment.capacity_bytes;
+  });
+}
+
 }  // namespace
 
 uint64_t RoomTable::RoomLocked(const routing::ViewNode& node, uint64_t now_ms) const {
@@ -38,33 +45,52 @@ uint64_t RoomTable::RoomLocked(const routing::ViewNode& node, uint64_t now_ms) c
   return std::min(known->second.room, empty);
 }
 
-void RoomTable::PutLocked(uint32_t instance, const Entry& entry) {
-  if (instance == 0) return;  // Of an older version: not told apart from others.
+RoomTable::Entry* RoomTable::EntryLocked(uint32_t instance) {
+  if (instance == 0) return nullptr;  // Of an older version.
   if (entries_.size() >= kEntriesMax && !entries_.contains(instance)) entries_.clear();
-  entries_[instance] = entry;
+  return &entries_[instance];
 }
 
 void RoomTable::Told(uint32_t instance, uint64_t room, uint64_t now_ms) {
   base::MutexLock lock(mu_);
-  PutLocked(instance, {room, room, now_ms + kRecentMs});
+  Entry* const entry = EntryLocked(instance);
+  if (entry != nullptr) *entry = {room, now_ms + kForgetMs, room, now_ms + kRecentMs, 0};
+}
+
+void RoomTable::Failed(const routing::ViewNode& node, uint64_t now_ms) {
+  base::MutexLock lock(mu_);
+  Entry* const entry = EntryLocked(node.lease.instance);
+  if (entry != nullptr) entry->failed_until_ms = now_ms + kForgetMs;
 }
 
 bool RoomTable::Has(const routing::ViewNode& node, uint64_t size, uint64_t now_ms) const {
+  if (!FitsOneSegment(node, size)) return false;
   base::MutexLock lock(mu_);
+  const auto known = entries_.find(node.lease.instance);
+  if (known != entries_.end() && known->second.failed_until_ms > now_ms) return false;
   return allocator::ExtentAllocator::RoundUp(size) <= RoomLocked(node, now_ms);
 }
 
 bool RoomTable::Take(const routing::ViewNode& node, uint64_t size, uint64_t now_ms) {
+  if (!FitsOneSegment(node, size)) return false;
   const uint64_t bytes = allocator::ExtentAllocator::RoundUp(size);
   base::MutexLock lock(mu_);
   const uint64_t room = RoomLocked(node, now_ms);
   if (bytes > room) return false;
-  const auto known = entries_.find(node.lease.instance);
-  const bool recent = known != entries_.end() && known->second.until_ms > now_ms;
-  const uint64_t until_ms = recent ? known->second.until_ms : now_ms + kRecentMs;
-  const uint64_t told = known != entries_.end() ? known->second.told : ~uint64_t{0};
-  PutLocked(node.lease.instance, {told, room - bytes, until_ms});
+  Entry* const entry = EntryLocked(node.lease.instance);
+  if (entry == nullptr) return true;
+  entry->room = room - bytes;
+  if (entry->until_ms <= now_ms) entry->until_ms = now_ms + kRecentMs;
   return true;
+}
+
+bool RoomTable::IsFullLocked(const routing::ViewNode& node, uint64_t now_ms) const {
+  const auto known = entries_.find(node.lease.instance);
+  if (known == entries_.end()) return false;
+  const Entry& entry = known->second;
+  const uint64_t enough = ShareOf(ActiveCapacity(node), low_percent_) / kEnoughPart;
+  const bool full = entry.told_until_ms > now_ms && entry.told <= enough;
+  return full || entry.failed_until_ms > now_ms;
 }
 
 double RoomTable::SpillShare(const routing::ClusterView& view, const std::string& pool,
@@ -76,10 +102,7 @@ double RoomTable::SpillShare(const routing::ClusterView& view, const std::string
   for (size_t i = 0; i < view.nodes().size(); ++i) {
     const routing::ViewNode& node = view.nodes()[i];
     if (!node.storage || (!pool.empty() && node.Label("pool") != pool)) continue;
-    const uint64_t enough = ShareOf(ActiveCapacity(node), low_percent_) / kEnoughPart;
-    const auto known = entries_.find(node.lease.instance);
-    const bool told = known == entries_.end() || known->second.told > enough;
-    const bool has = i == self ? self_has_room : told;
+    const bool has = i == self ? self_has_room : !IsFullLocked(node, now_ms);
     ++(has ? with_room : full);
   }
   const double limit = kFewGetMore * static_cast<double>(with_room) / static_cast<double>(full);
@@ -130,8 +153,12 @@ uint64_t& RoomPlan::own() {
 }
 
 bool RoomPlan::Has(const routing::ClusterView& view, routing::NodeIndex node, uint64_t size) {
-  if (node != routing::kNoNode) return core_.rooms.Has(view.node(node), size, now_ms_);
-  return allocator::ExtentAllocator::RoundUp(size) <= own();
+  if (node == routing::kNoNode) {
+    return size <= core_.extents.LargestSegment() &&
+           allocator::ExtentAllocator::RoundUp(size) <= own();
+  }
+  const routing::ViewNode& other = view.node(node);
+  return core_.rooms.Has(other, size, now_ms_) && !core_.membership.Suspected(other.lease.id);
 }
 
 void RoomPlan::Take(const routing::ClusterView& view, routing::NodeIndex node, uint64_t size) {

@@ -21,6 +21,8 @@ struct KeyRef;
 class RoomTable {
  public:
   static constexpr uint64_t kRecentMs = 2'000;
+  // How long it counts at all what a node has said of itself, or that it did not answer.
+  static constexpr uint64_t kForgetMs = 30'000;
 
   // `low_watermark_percent`: up to where a node is filled before others are preferred.
   explicit RoomTable(uint32_t low_watermark_percent) : low_percent_(low_watermark_percent) {}
@@ -31,8 +33,11 @@ class RoomTable {
   void Heard(const routing::ViewNode& sender, const Reply& reply, uint64_t now_ms) {
     if (reply.has_room()) Told(sender.lease.instance, reply.room(), now_ms);
   }
+  // It did not answer: nothing goes there for its room alone until it does.
+  void Failed(const routing::ViewNode& node, uint64_t now_ms);
   bool Has(const routing::ViewNode& node, uint64_t size, uint64_t now_ms) const;
-  // As Has; what there is room for is taken off until the node's next reply.
+  // As Has, of who is written to in any case; what there is room for is taken off until the node's
+  // next reply.
   bool Take(const routing::ViewNode& node, uint64_t size, uint64_t now_ms);
   // Of the values that full nodes would have to make room for, the part that may go to others: all
   // where half of the storage nodes have room, else so much that those get no more than 1.75 times
@@ -44,12 +49,17 @@ class RoomTable {
   static constexpr size_t kEntriesMax = 16'384;
   static constexpr uint64_t kShareMs = 100;  // How long a share is good.
   struct Entry {
-    uint64_t told = ~uint64_t{0};  // By the last reply, however old.
+    uint64_t told = 0;  // By the last reply.
+    uint64_t told_until_ms = 0;
     uint64_t room = 0;
     uint64_t until_ms = 0;
+    uint64_t failed_until_ms = 0;
   };
   uint64_t RoomLocked(const routing::ViewNode& node, uint64_t now_ms) const MC_REQUIRES(mu_);
-  void PutLocked(uint32_t instance, const Entry& entry) MC_REQUIRES(mu_);
+  // As far as is known.
+  bool IsFullLocked(const routing::ViewNode& node, uint64_t now_ms) const MC_REQUIRES(mu_);
+  // Nullptr: it cannot be told apart from others.
+  Entry* EntryLocked(uint32_t instance) MC_REQUIRES(mu_);
 
   const uint32_t low_percent_;
   mutable base::Mutex mu_;

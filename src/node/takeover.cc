@@ -122,7 +122,8 @@ class Takeover {
     for (Slot slot : pending_) {
       const Best& best = best_[slot];
       const bool last = !doubted[slot] || (best.node == LastServer(slot) && !best.unsure);
-      settled_[slot] = best.known && !best.passed_on && last && IsWhole(best.era);
+      settled_[slot] =
+          best.known && !best.passed_on && last && IsWhole(best.era) && !incredible_.contains(slot);
     }
   }
 
@@ -302,8 +303,12 @@ class Takeover {
       const uint32_t slot = reply.served(i);
       if (slot >= slot_count()) continue;
       const uint64_t era = with_eras ? reply.eras(i) : 0;
-      // Nobody can know of a time to come: it would refute whatever is put from now on.
-      if (std::max(reply.upto(i) >> kTermBits, era) > after_.revision() + kAheadMs) continue;
+      // Nobody can know of a time to come: it would refute whatever is put from now on. But who
+      // says so has served the slot.
+      if (std::max(reply.upto(i) >> kTermBits, era) > after_.revision() + kAheadMs) {
+        incredible_.insert(slot);
+        continue;
+      }
       truths_.push_back(
           {node, {slot, reply.upto(i), passed_on.contains(slot), unsure.contains(slot), era}});
     }
@@ -425,6 +430,7 @@ class Takeover {
   std::set<Named> named_;
   std::map<Named, uint64_t> published_ms_;  // Where anybody has told.
   std::vector<Slot> kept_;                  // Their authority has them by a newer view than ours.
+  std::set<Slot> incredible_;               // Somebody's truth about them was no truth.
   std::set<NodeIndex> silent_;              // Did not answer, and so are not asked again.
   std::set<NodeIndex> unheard_;
 };

@@ -144,7 +144,7 @@ MUTANTS = [
     ),
     Mutant(  # Only the authority tells the owners what is published.
         "writer-tells-nobody",
-        "src/node/placed_write.cc",
+        "src/node/placed_publish.cc",
         "  if (!told && options_.if_absent) return;\n",
         "  if (told || options_.if_absent) return;\n",
         "*AnAuthorityDiesBeforeItsNotices",

@@ -78,6 +78,43 @@ TEST(RoomTable, NodesThatCannotBeToldApartAreNotRemembered) {
   EXPECT_TRUE(rooms.Has(Peer(0, kMiB), 1, 2));
 }
 
+TEST(RoomTable, WhoDidNotAnswerGetsNothingForItsRoomAlone) {
+  RoomTable rooms(80);
+  const routing::ViewNode peer = Peer(7, kMiB);
+  rooms.Failed(peer, 1);
+  EXPECT_FALSE(rooms.Has(peer, 1, RoomTable::kForgetMs));
+  EXPECT_TRUE(rooms.Take(peer, 1, 2));  // What is its own is not kept from it.
+  EXPECT_TRUE(rooms.Has(peer, 1, RoomTable::kForgetMs + 1));
+  rooms.Failed(peer, RoomTable::kForgetMs + 2);
+  rooms.Told(7, 64 * kKiB, RoomTable::kForgetMs + 3);
+  EXPECT_TRUE(rooms.Has(peer, 1, RoomTable::kForgetMs + 3));
+}
+
+TEST(RoomTable, AValueIsInOneSegment) {
+  RoomTable rooms(80);
+  routing::ViewNode peer = Peer(7, kMiB);
+  peer.lease.segments.push_back({"t", kMiB, 0, NodeState::kActive});
+  EXPECT_TRUE(rooms.Has(peer, kMiB, 1));
+  EXPECT_FALSE(rooms.Has(peer, kMiB + 1, 1));
+  EXPECT_FALSE(rooms.Take(peer, kMiB + 1, 1));
+}
+
+TEST(RoomPlan, SuspectsAndValuesLargerThanEachSegmentHaveNone) {
+  Simulated(10, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a", kMiB);
+    TestNode& b = cluster.Start("b", 8 * kMiB);
+    ASSERT_TRUE(a.node().ExpandMemory(kMiB).ok());
+    const ViewPtr view = a.core().view();
+    RoomPlan plan(a.core());
+    EXPECT_TRUE(plan.Has(*view, routing::kNoNode, kMiB / 2));
+    EXPECT_FALSE(plan.Has(*view, routing::kNoNode, kMiB + kMiB / 4));
+    const routing::NodeIndex other = view->FindName("b");
+    EXPECT_TRUE(plan.Has(*view, other, kMiB));
+    a.core().membership.Suspect(b.core().membership.self());
+    EXPECT_FALSE(plan.Has(*view, other, kMiB));
+  });
+}
+
 // The small node can hold 64 values; without spill the half of the keys that are its own would be
 // more.
 void NothingIsEvictedWhileTheOtherHasRoom(const ReplicateConfig* policy, bool batch) {
@@ -178,6 +215,27 @@ TEST(RoomTable, FewNodesWithRoomGetAShareOfWhatOthersHaveNoRoomFor) {
         rooms.Told(view->node(index).lease.instance, 1000, now_ms);
       }
       EXPECT_DOUBLE_EQ(rooms.SpillShare(*view, "", routing::kNoNode, false, now_ms), shares[full]);
+    }
+  });
+}
+
+// They may have been emptied since.
+TEST(RoomTable, FullNodesThatHaveSaidNothingForLongAreAskedAgain) {
+  Simulated(11, [](TestCluster& cluster) {
+    TestNode& node = cluster.Start("a", 0);
+    for (int i = 0; i < 4; ++i) cluster.Start("s" + std::to_string(i), kMiB);
+    const ViewPtr view = node.core().view();
+    const auto share = [&](RoomTable& rooms, uint64_t now_ms) {
+      return rooms.SpillShare(*view, "", routing::kNoNode, false, now_ms);
+    };
+    for (const bool failed : {false, true}) {
+      RoomTable rooms(80);
+      for (int i = 0; i < 4; ++i) {
+        const routing::ViewNode& full = view->node(view->FindName("s" + std::to_string(i)));
+        failed ? rooms.Failed(full, 1) : rooms.Told(full.lease.instance, 0, 1);
+      }
+      EXPECT_DOUBLE_EQ(share(rooms, 2), 0);
+      EXPECT_DOUBLE_EQ(share(rooms, RoomTable::kForgetMs + 1), 1);
     }
   });
 }

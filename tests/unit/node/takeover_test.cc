@@ -137,6 +137,29 @@ TEST(Takeover, MirrorsFillInForAnOwnerThatDoesNotAnswer) {
   });
 }
 
+// It is not believed, and what its node has served since is found all the same.
+TEST(Takeover, ATruthOfATimeToComeLeavesItsSlotToTheOwners) {
+  Simulated(6, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    auto& b = cluster.Start("b");
+    std::vector<std::string> keys = TestCluster::KeysAt(a, "a:1", 60);
+    PutAll(a, keys);
+    cluster.Settle();
+    std::vector<routing::Slot> slots;
+    for (const std::string& key : keys) slots.push_back(b.core().routes.SlotOf(b.Ref(key)));
+    const uint64_t revision = b.core().view()->revision();
+    slots = b.core().routes.BeginTakeover(slots, revision);
+    b.core().routes.EndTakeover(slots, revision + 48 * 3'600'000);
+    PutAll(b, keys, 1);
+    auto& c = cluster.Start("c");
+    std::erase_if(keys, [&](const std::string& key) {
+      return !c.core().routes.Serves(c.core().routes.SlotOf(c.Ref(key)));
+    });
+    ASSERT_FALSE(keys.empty());
+    ExpectAll(c, keys, 1);
+  });
+}
+
 TEST(Takeover, ASuspicionThatPassesLeavesEverySlotServed) {
   for (uint64_t seed = 10; seed < 16; ++seed) {
     Simulated(seed, [](TestCluster& cluster) {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "node/put_op.h"
 #include "support/test_cluster.h"
 
@@ -33,6 +35,38 @@ TEST(Write, ThatIsNotWantedAnyMoreLeavesTheOldValue) {
     cluster.Settle();
     EXPECT_LE(a.UsedBytes() + b.UsedBytes(), 4 * 64u);
   });
+}
+
+// In one batch: the last value of a key is what counts, or with if_absent the first, whichever way
+// each of them takes. Here the large ones have no room on their authority.
+TEST(Write, ValuesOfOneKeyInABatchDoNotOvertakeEachOther) {
+  for (const bool if_absent : {false, true}) {
+    Simulated(21, [&](TestCluster& cluster) {
+      TestNode& small = cluster.Start("small", testing::kMiB);
+      cluster.Start("large", 8 * testing::kMiB);
+      for (TestNode* writer : {&small, &cluster.Start("writer", 0)}) {
+        for (const bool large_first : {false, true}) {
+          const int index = (writer == &small ? 0 : 2) + (large_first ? 1 : 0);
+          const std::string key = TestCluster::KeyAt(small, "small:1", index);
+          const std::string large(2 * testing::kMiB, 'l');
+          const std::string first = large_first ? large : "first";
+          const std::string last = large_first ? "last" : large;
+          const std::array<ConstBytes, 3> bytes = {BytesOf(first), BytesOf(std::string_view("m")),
+                                                   BytesOf(last)};
+          std::vector<WriteItem> items;
+          for (const ConstBytes& each : bytes) {
+            items.push_back({writer->Ref(key), {&each, 1}, each.size()});
+          }
+          for (const Status& status :
+               WriteValues(writer->core(), items, {nullptr, if_absent, writer->Deadline(), {}})) {
+            EXPECT_TRUE(status.ok());
+          }
+          EXPECT_EQ(writer->Get(key).value_or("nothing") == (if_absent ? first : last), true)
+              << writer->name() << (if_absent ? " if absent" : "") << (large_first ? " 1" : " 3");
+        }
+      }
+    });
+  }
 }
 
 }  // namespace
