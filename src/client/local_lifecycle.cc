@@ -92,10 +92,12 @@ Result<bool> LocalStore::RetireSegment(const std::string& name) {
   return retired;
 }
 
-Result<uint64_t> LocalStore::EvacuateOwnedReplicas() {
+Result<uint64_t> LocalStore::EvacuateOwnedReplicas() { return EvacuateUntil(Deadline()); }
+
+Result<uint64_t> LocalStore::EvacuateUntil(uint64_t deadline_ms) {
   base::Gate::Pass pass(parts_.node->gate());
   if (!pass) return NotOpen();
-  MC_TRY(const node::EvacuationResult result, parts_.node->EvacuateAll({}, Deadline()));
+  MC_TRY(const node::EvacuationResult result, parts_.node->EvacuateAll({}, deadline_ms));
   if (result.remaining_objects == 0) return result.moved;
   return NoSpace(fmt::format(
       "not enough writable placement targets: {} replicas moved, {} objects of {} bytes remain "

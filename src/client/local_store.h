@@ -67,6 +67,8 @@ class LocalStore final : public Store {
   Status DrainSegment(const std::string& name) override;
   Result<bool> RetireSegment(const std::string& name) override;
   Result<uint64_t> EvacuateOwnedReplicas() override;
+  // The same with a limit of its own, in the runtime's milliseconds.
+  Result<uint64_t> EvacuateUntil(uint64_t deadline_ms);
   Result<uint64_t> SetTenantPolicy(std::string_view tenant, const TenantPolicy& policy,
                                    std::optional<uint64_t> expected_version) override;
   Result<TenantPolicyRecord> GetTenantPolicy(std::string_view tenant) override;

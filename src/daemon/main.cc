@@ -86,7 +86,7 @@ bool IsActive(client::LocalStore& store, const NodeId& id) {
 }
 
 // Hands over to a standby of the same name, or empties the node. The exit code.
-int Drain(const DaemonConfig& config, client::LocalStore& store) {
+int Drain(const DaemonConfig& config, client::LocalStore& store, uint64_t deadline_ms) {
   const std::string name = store.NodeName();
   const std::string id = name.substr(0, name.rfind(':'));
   const auto plan = store.PlanHandoff(std::nullopt, config.drain_timeout_ms);
@@ -94,7 +94,7 @@ int Drain(const DaemonConfig& config, client::LocalStore& store) {
     Say(fmt::format("handoff stable_id={} from_epoch={} to_runtime={}:{} deadline_ms={}", id,
                     plan->from_epoch, id, plan->to_epoch, plan->deadline_ms));
   }
-  const Result<uint64_t> moved = store.EvacuateOwnedReplicas();
+  const Result<uint64_t> moved = store.EvacuateUntil(deadline_ms);
   if (!moved.ok()) {
     Say(fmt::format("drain incomplete stable_id={} error={}", id, moved.error().context));
     return kDrainIncomplete;
@@ -112,16 +112,16 @@ int Drain(const DaemonConfig& config, client::LocalStore& store) {
 int StopWatched(const DaemonConfig& config, Daemon& daemon, Runtime& runtime) {
   std::atomic<bool> stopped{false};
   std::atomic<int> code{0};
+  const uint64_t drain_ms = config.drain_on_exit ? config.drain_timeout_ms : 0;
+  const uint64_t drained_ms = runtime.NowMs() + drain_ms;
   const auto stopper = runtime.Spawn("mc-stop", [&] {
     daemon.StopServing();
-    if (config.drain_on_exit) code.store(Drain(config, daemon.store()));
+    if (config.drain_on_exit) code.store(Drain(config, daemon.store(), drained_ms));
     daemon.Stop();
     StopMetricsServer();
     StopTracing();  // Sends what is left, to a collector that may be silent.
     stopped.store(true);
   });
-  const uint64_t drain_ms = config.drain_on_exit ? config.drain_timeout_ms : 0;
-  const uint64_t drained_ms = runtime.NowMs() + drain_ms;
   const uint64_t limit_ms = drained_ms + kStopLimitMs;
   bool draining = config.drain_on_exit;
   while (!stopped.load()) {

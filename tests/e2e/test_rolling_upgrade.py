@@ -190,3 +190,26 @@ def test_nodes_leave_without_a_successor_and_lose_nothing(
         traffic.stop()
     assert traffic.failed == []
     assert read_all(store, known + traffic.written) == []
+
+
+def test_a_drain_has_a_limit_of_its_own(
+    redis: Any,
+    storage: Callable[..., Storage],
+    open_store: Callable[..., MooncakeDistributedStore],
+) -> None:
+    """It is not that of requests: the only other node stands still for longer than one may take."""
+    limits = "--drain-on-exit", "--request-timeout-ms", "1000", "--drain-timeout-ms", "30000"
+    leaver = storage(redis.url, "leaver", "leaver-first", *limits)
+    store = open_store(redis.url, **ROUTER)
+    known = [f"known/{n}" for n in range(50)]
+    assert store.put_batch(known, [value_of(k, 0, SIZE) for k in known]) == 0
+    other = storage(redis.url, "other", "other-first")
+    other.process.send_signal(signal.SIGSTOP)
+    try:
+        leaver.process.send_signal(signal.SIGTERM)
+        time.sleep(3)
+        assert leaver.process.poll() is None, "".join(leaver.lines)
+    finally:
+        other.process.send_signal(signal.SIGCONT)
+    assert leaver.end(60) == 0, "".join(leaver.lines)
+    assert read_all(store, known) == []
