@@ -124,8 +124,8 @@ class Store {
 
   // Joins the cluster. Leaves nothing behind when it fails. kInvalidArgument: a bad value;
   // kMetadata: the metadata service did not answer within startup_timeout_ms; kConflict: a live
-  // node holds the stable_id, or a silent one still does after a whole lease_ttl_ms; kUnsupported:
-  // a setting that this build does not have.
+  // node holds the stable_id or the local_segment_name, or a silent one still holds the stable_id
+  // after a whole lease_ttl_ms; kUnsupported: a setting that this build does not have.
   static Result<std::unique_ptr<Store>> Open(const StoreConfig& config);
 
   // Becomes a client of a daemon on this host (include mooncake/dummy.h). kTransport: it is not
@@ -202,7 +202,8 @@ class Store {
   virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
   // These five are kUnsupported for a store that is not a node itself. The first three take effect
   // without the metadata service: while it is away, other nodes hear of them once it is back.
-  // Offers another segment of `bytes`. kNoSpace: the memory cannot be had.
+  // Offers another segment of `bytes`, named "<local_segment_name>-ext-<n>" with the next number
+  // that makes the name its own in the cluster. kNoSpace: the memory cannot be had.
   virtual Result<SegmentInfo> ExpandLocalMemory(uint64_t bytes);
   // No new copies go there, and what is there moves as far as there is room elsewhere.
   // kNotFound: no such segment here. kInvalidState: the last active one.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 
 #include "base/segment_limits.h"
 #include "node/node.h"
@@ -52,6 +53,28 @@ Result<SegmentStats> Node::FindSegment(const std::string& name) const {
   return NotFound(fmt::format("segment '{}': this node has no such segment", name));
 }
 
+// Puts name segments: one that another owner has is passed over, also if that is suspect. A
+// predecessor or successor has the same names.
+std::string Node::NextSegmentName() const {
+  std::set<std::string> taken;
+  const std::vector<SegmentStats> own = extents_.Stats();
+  for (const SegmentStats& stats : own) taken.insert(stats.name);
+  const ViewPtr view = membership_->view();
+  for (const routing::ViewNode& node : view->nodes()) {
+    if (node.lease.id.stable_id == config_.stable_id) continue;
+    for (const SegmentRecord& segment : node.lease.segments) {
+      if (segment.state != NodeState::kOffline) taken.insert(segment.name);
+    }
+  }
+  std::string name = config_.segment_name;
+  if (own.empty() && !taken.contains(name)) return name;
+  size_t number = std::max<size_t>(own.size(), 1);
+  do {
+    name = fmt::format("{}-ext-{}", config_.segment_name, number++);
+  } while (taken.contains(name));  // Of as many as there are.
+  return name;
+}
+
 Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
   if (bytes < kSegmentSizeMin) {
     return InvalidArgument(
@@ -69,10 +92,7 @@ Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
   uint32_t index = 0;
   {
     base::MutexLock lock(segments_mu_);
-    const size_t count = extents_.Stats().size();
-    const std::string name =
-        count == 0 ? config_.segment_name : fmt::format("{}-ext-{}", config_.segment_name, count);
-    index = extents_.AddSegment(name, *std::move(memory));
+    index = extents_.AddSegment(NextSegmentName(), *std::move(memory));
   }
   MC_RETURN_IF_ERROR(PublishSegments());
   RefreshViews(kExpandedMs, true);

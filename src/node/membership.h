@@ -43,7 +43,7 @@ struct MembershipOptions {
 };
 
 // What Join needs to ask whether the holder of our stable_id still lives.
-enum class HolderAnswer { kAlive, kGone, kSilent, kStranger };
+enum class HolderAnswer { kAlive, kLeaving, kGone, kSilent, kStranger };
 using AskHolder = std::function<HolderAnswer(const LeaseRecord& holder)>;
 
 class Membership {
@@ -184,6 +184,7 @@ class Membership {
   struct JoinAttempt;
   Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
                  JoinAttempt* attempt);
+  Status SettleNames(uint64_t deadline_ms, const AskHolder& ask);  // Or gives the lease back.
 
   const MembershipOptions options_;
   std::atomic<uint64_t> lease_ttl_ms_;

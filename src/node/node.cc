@@ -94,9 +94,9 @@ Status Node::Open() {
       std::make_unique<Reconciler>(ports_.runtime, ports_.metrics, config_.membership.lease_ttl_ms);
   migrations_ = std::make_unique<MigrationWorker>(ports_.runtime);
   core_ = std::make_unique<Core>(
-      Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_, scopes_,
-           extents_, *routes_, dedup_, rooms_, *evictor_, *outbox_, *migrations_, meter_, ledger_,
-           ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
+      Core{config_.options, gate_, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_,
+           scopes_, extents_, *routes_, dedup_, rooms_, *evictor_, *outbox_, *migrations_, meter_,
+           ledger_, ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
   evictor_->Start(*core_);
   outbox_->Start(*core_);
   reconciler_->Start(*core_);
@@ -152,7 +152,8 @@ HolderAnswer Node::Ask(const LeaseRecord& holder) {
   v1::PingReply pong;
   const bool same = pong.ParseFromString(reply.text) && pong.node() == holder.id.ToString() &&
                     (holder.instance == 0 || pong.instance() == holder.instance);
-  return same ? HolderAnswer::kAlive : HolderAnswer::kGone;
+  if (!same) return HolderAnswer::kGone;
+  return pong.leaving() ? HolderAnswer::kLeaving : HolderAnswer::kAlive;
 }
 
 Status Node::CheckVersions() const {

@@ -71,7 +71,8 @@ class Node {
     return membership_->HeartbeatNow(ttl_ms);
   }
   // These three need no metadata service: while it is away the others hear of it later.
-  // Adds a segment named "<first segment>-ext-<n>". kNoSpace: the memory cannot be had.
+  // Adds a segment named "<first segment>-ext-<n>", a name that no other node has, as far as the
+  // view tells. kNoSpace: the memory cannot be had.
   Result<SegmentStats> ExpandMemory(uint64_t bytes);
   // No new copies go to the segment from now on; moves what is in it, as far as there is room.
   // Ok when it was draining already. kInvalidState: the last active segment, or retired.
@@ -118,6 +119,7 @@ class Node {
   void TellAll(uint64_t revision);
   // Of this node, and then those of the others, by what it has told the metadata service.
   void RefreshViews(uint64_t wait_ms, bool of_others);
+  std::string NextSegmentName() const;
   Result<SegmentStats> FindSegment(const std::string& name) const;
   void WatchHandoff();
   void ApplyNewView(const ViewPtr& before, const ViewPtr& after);
