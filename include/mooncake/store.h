@@ -199,11 +199,12 @@ class Store {
   // heartbeats. For these the metadata service is asked, within its timeouts; while it is away, as
   // this node has last heard of them.
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
-  virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
+  // standby | active | draining. While the metadata service is away the others hear of it once it
+  // is back; but active has to be told first. kMetadata: it was not, and the state is what it was.
+  virtual Status SetState(std::string_view state) = 0;
   // These five are kUnsupported for a store that is not a node itself. The first three take effect
   // without the metadata service: while it is away, other nodes hear of them once it is back.
-  // Offers another segment of `bytes`, named "<local_segment_name>-ext-<n>" with the next number
-  // that makes the name its own in the cluster. kNoSpace: the memory cannot be had.
+  // Offers another segment, "<local_segment_name>-ext-<n>". kNoSpace: the memory cannot be had.
   virtual Result<SegmentInfo> ExpandLocalMemory(uint64_t bytes);
   // No new copies go there, and what is there moves as far as there is room elsewhere.
   // kNotFound: no such segment here. kInvalidState: the last active one.

@@ -154,11 +154,10 @@ std::vector<LeaseRecord> Node::ReadMembers() {
 
 Result<EvacuationResult> Node::EvacuateAll(const std::string& prefer, uint64_t deadline_ms) {
   const std::string first = prefer.empty() ? AwaitSuccessor(deadline_ms) : prefer;
+  // While the metadata service is away the others do not hear of it; what is here can go all the
+  // same, and takes nothing new.
   if (membership_->state() == NodeState::kActive) {
-    // While the metadata service is away the others do not hear of it; what is here can go all the
-    // same, and takes nothing new.
-    const Status told = SetState(NodeState::kDraining);
-    if (!told.ok() && told.code() != ErrorCode::kMetadata) return told.error();
+    MC_RETURN_IF_ERROR(SetState(NodeState::kDraining));
   }
   return Evacuate(*core_, {std::nullopt, first, deadline_ms, [this] { return gate_.closed(); }});
 }

@@ -66,6 +66,10 @@ class Node {
 
   const std::string& endpoint() const { return endpoint_; }
   std::string name() const { return membership_->self_name(); }
+  // While the metadata service is away, a node takes no more values at once, and the others hear of
+  // it later. That it takes some has to reach the service, which may say that somebody else has the
+  // name by now, or the state stays as it is: kMetadata. But the others may never have heard that
+  // it took none.
   Status SetState(NodeState state);
   Status Heartbeat(std::optional<uint64_t> ttl_ms = std::nullopt) {
     return membership_->HeartbeatNow(ttl_ms);
@@ -113,6 +117,7 @@ class Node {
   Status CheckVersions() const;
   // kTransport: the members that answer have another cluster secret.
   Status CheckSecret();
+  Status Announce(NodeState state, bool or_undo);
   HolderAnswer Ask(const LeaseRecord& holder);
   std::vector<SegmentRecord> SegmentRecords() const;
   void Leave();
