@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/hostport.h"
+#include "base/lease_limits.h"
 #include "base/segment_limits.h"
 #include "base/url.h"
 #include "client/config/config_parse.h"
@@ -68,6 +69,10 @@ Status CheckSupported(const StoreConfig& config) {
   if (config.global_segment_size != 0 && config.global_segment_size < kSegmentSizeMin) {
     return InvalidArgument(fmt::format("global_segment_size is {}, allowed are 0 and at least {}",
                                        config.global_segment_size, kSegmentSizeMin));
+  }
+  if (config.lease_ttl_ms == 0 || config.lease_ttl_ms > kLeaseMsMax) {
+    return InvalidArgument(fmt::format("lease_ttl_ms is {}, allowed are 1 to {} (seven days)",
+                                       config.lease_ttl_ms, kLeaseMsMax));
   }
   if (config.protocol == "rdma") {
     return Unsupported("protocol 'rdma' is not supported yet; use tcp or auto");

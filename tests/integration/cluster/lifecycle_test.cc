@@ -57,6 +57,19 @@ TEST(Lifecycle, AStoreWithASegmentBelowOnePageIsNotOpened) {
   EXPECT_NE(store.error().context.find("global_segment_size is 4095"), std::string::npos);
 }
 
+TEST(Lifecycle, AStoreWithALeaseThatNoServiceKeepsIsNotOpened) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://lease";
+  for (const uint64_t lease_ms : {uint64_t{0}, uint64_t{604'800'001}}) {
+    config.lease_ttl_ms = lease_ms;
+    const auto store = Store::Open(config);
+    ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(store.error().context, "lease_ttl_ms is " + std::to_string(lease_ms) +
+                                         ", allowed are 1 to 604800000 (seven days)");
+  }
+}
+
 TEST(Lifecycle, AStoreWithALabelThatMakesNoSenseIsNotOpened) {
   StoreConfig config;
   config.local_hostname = "127.0.0.1";
