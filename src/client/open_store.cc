@@ -198,6 +198,11 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   MC_RETURN_IF_ERROR(CheckSupported(config));
   auto labels = config.labels;
   MC_RETURN_IF_ERROR(client_config::NormaliseLabels(&labels));
+  const auto storage = labels.find("storage");
+  if (config.global_segment_size == 0 && storage != labels.end() && storage->second == "true") {
+    return client_config::NotAllowed("global_segment_size", "0",
+                                     "more than 0, as the label storage is true");
+  }
   MC_RETURN_IF_ERROR(TraceFrom(config));
   client::StoreParts parts;
   auto runtime = std::make_unique<runtime::RealRuntime>();

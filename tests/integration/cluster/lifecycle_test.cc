@@ -85,6 +85,21 @@ TEST(Lifecycle, AStoreWithALabelThatMakesNoSenseIsNotOpened) {
   }
 }
 
+TEST(Lifecycle, AStoreThatIsToStoreAndHasNoSegmentIsNotOpened) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://no-segment";
+  config.routed_writes = true;
+  config.labels = {{"storage", "TRUE"}};
+  const auto store = Store::Open(config);
+  ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store.error().context,
+            "global_segment_size is \"0\"; allowed: more than 0, as the label storage is true");
+  config.labels.clear();  // A client.
+  const auto client = Store::Open(config);
+  EXPECT_TRUE(client.ok()) << client.error().ToString();
+}
+
 TEST(Lifecycle, EvacuationMovesEverythingToOtherOwners) {
   auto a = Open("evacuate", "a");
   auto b = Open("evacuate", "b");
