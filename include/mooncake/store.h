@@ -217,7 +217,7 @@ class Store {
   // Asks the live standby of the same stable_id (the one with the epoch, or the newest) to take
   // over. `deadline_ms`: when it has to be active by, milliseconds since 1970; less than a time
   // after 1973 would be counts from now. Without one, a lease from now, at most 30 s.
-  // kInvalidArgument: it is over. kInvalidState: there is no such standby.
+  // kInvalidArgument: it is over. kInvalidState: no such standby. kMetadata: it cannot be asked.
   virtual Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
                                           std::optional<uint64_t> deadline_ms);
   // The policy of a tenant in the whole cluster (tenant_policy.h). Set returns its version; when it

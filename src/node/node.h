@@ -87,7 +87,7 @@ class Node {
   // Empty: the successor of a handoff, once it is active, if one was planned.
   Result<EvacuationResult> EvacuateAll(const std::string& prefer, uint64_t deadline_ms);
   // Tells the standby with our stable_id (the newest, or the one with `epoch`) to take over.
-  // kInvalidState: there is none.
+  // kInvalidState: there is none. kMetadata: the service, by which it is told, does not answer.
   Result<NodeId> PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms);
   // Brings the lease's idea of the segments up to date with the store's. What has been done to them
   // holds whether the others hear of it or not: while the metadata service is away that is Ok, too,
@@ -125,6 +125,7 @@ class Node {
   // Of this node, and then those of the others, by what it has told the metadata service.
   void RefreshViews(uint64_t wait_ms, bool of_others);
   std::string NextSegmentName() const;
+  Result<NodeId> FindStandby(std::optional<uint64_t> epoch);
   Result<SegmentStats> FindSegment(const std::string& name) const;
   void WatchHandoff();
   void ApplyNewView(const ViewPtr& before, const ViewPtr& after);

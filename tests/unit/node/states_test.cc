@@ -1,4 +1,6 @@
-// What becomes of a change of a node's state while the metadata service is away.
+// What becomes of a change of a node's state, and of a plan to hand over, while the metadata
+// service is away.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -8,6 +10,7 @@
 namespace mooncake::node {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::MetadataFault;
 using testing::Simulated;
 using testing::TestCluster;
@@ -103,6 +106,35 @@ TEST(States, WhatTheOthersHaveNotHeardOfCanBeTakenBackMeanwhile) {
     ComesBack(cluster, a);
     EXPECT_EQ(StateSeenBy(b, "a:1"), NodeState::kActive);
   });
+}
+
+TEST(Handoffs, SayThatTheMetadataServiceDoesNotAnswer) {
+  for (const MetadataFault fault : kAway) {
+    Simulated(5, [&](TestCluster& cluster) {
+      TestNode& a = cluster.Start("a");
+      a.metadata.SetFault(fault);
+      auto standby = cluster.Make();  // That `a` does not hear of.
+      NodeConfig config = TestCluster::Config("a");
+      config.listen_host = "successor";
+      config.initial_state = NodeState::kStandby;
+      config.succeeds = true;
+      ASSERT_TRUE(standby->Open(config).ok());
+      const auto plan = [&] {
+        const auto planned = a.node().PlanHandoff({}, cluster.runtime().NowMs() + 5'000);
+        return planned.ok() ? planned->ToString() : planned.error().ToString();
+      };
+      EXPECT_THAT(plan(), HasSubstr("knows no live standby of stable_id 'a' to hand over to, and "
+                                    "the metadata service does not answer"));
+      a.metadata.SetFault(MetadataFault::kNone);
+      ASSERT_TRUE(a.node().Heartbeat().ok());
+      cluster.runtime().SleepMs(2'000);
+      a.metadata.SetFault(fault);
+      EXPECT_THAT(plan(), HasSubstr("a:2 cannot be told to take over: injected"));
+      a.metadata.SetFault(MetadataFault::kNone);
+      EXPECT_EQ(plan(), "a:2");
+      standby->Close();
+    });
+  }
 }
 
 }  // namespace
