@@ -297,11 +297,12 @@ Status Membership::FetchView() {
   // A service that was away for long lets every lease lapse: nobody could renew.
   const bool lapsed = outage_ended_ms_ != 0 && now_ms < outage_ended_ms_ + lease_ttl_ms();
   for (const NodeId& id : changes.gone) {
+    if (id == self) RenewSoon();
     if (lapsed && members_.contains(id)) {
       unconfirmed_.try_emplace(id, now_ms + lease_ttl_ms());
-      if (id == self) RenewSoon();
       continue;
     }
+    if (id == self) lease_was_lost_.store(true);  // Before a view is applied that leaves us out.
     unconfirmed_.erase(id);
     members_.erase(id);
   }
