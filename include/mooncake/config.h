@@ -67,7 +67,7 @@ struct StoreConfig {
   std::string transport_backend = "classic_te";  // classic_te | tent.
   std::string local_segment_name;                // Empty: "<stable_id>-segment".
 
-  uint64_t lease_ttl_ms = 30'000;
+  uint64_t lease_ttl_ms = 30'000;      // At most seven days.
   uint64_t heartbeat_interval_ms = 0;  // 0: a third of the lease.
   uint64_t request_timeout_ms = 65'000;
   uint64_t startup_timeout_ms = 20'000;

@@ -124,8 +124,8 @@ class Store {
 
   // Joins the cluster. Leaves nothing behind when it fails. kInvalidArgument: a bad value;
   // kMetadata: the metadata service did not answer within startup_timeout_ms; kConflict: a live
-  // node holds the stable_id, or a silent one still does after a whole lease_ttl_ms; kUnsupported:
-  // a setting that this build does not have.
+  // node holds the stable_id or the local_segment_name, or a silent one still holds the stable_id
+  // after a whole lease_ttl_ms; kUnsupported: a setting that this build does not have.
   static Result<std::unique_ptr<Store>> Open(const StoreConfig& config);
 
   // Becomes a client of a daemon on this host (include mooncake/dummy.h). kTransport: it is not
@@ -199,10 +199,12 @@ class Store {
   // heartbeats. For these the metadata service is asked, within its timeouts; while it is away, as
   // this node has last heard of them.
   virtual std::vector<SegmentInfo> ListSegments(bool all) = 0;
-  virtual Status SetState(std::string_view state) = 0;  // standby | active | draining.
+  // standby | active | draining. While the metadata service is away the others hear of it once it
+  // is back; but active has to be told first. kMetadata: it was not, and the state is what it was.
+  virtual Status SetState(std::string_view state) = 0;
   // These five are kUnsupported for a store that is not a node itself. The first three take effect
   // without the metadata service: while it is away, other nodes hear of them once it is back.
-  // Offers another segment of `bytes`. kNoSpace: the memory cannot be had.
+  // Offers another segment, "<local_segment_name>-ext-<n>". kNoSpace: the memory cannot be had.
   virtual Result<SegmentInfo> ExpandLocalMemory(uint64_t bytes);
   // No new copies go there, and what is there moves as far as there is room elsewhere.
   // kNotFound: no such segment here. kInvalidState: the last active one.
@@ -215,7 +217,7 @@ class Store {
   // Asks the live standby of the same stable_id (the one with the epoch, or the newest) to take
   // over. `deadline_ms`: when it has to be active by, milliseconds since 1970; less than a time
   // after 1973 would be counts from now. Without one, a lease from now, at most 30 s.
-  // kInvalidArgument: it is over. kInvalidState: there is no such standby.
+  // kInvalidArgument: it is over. kInvalidState: no such standby. kMetadata: it cannot be asked.
   virtual Result<HandoffPlan> PlanHandoff(std::optional<uint64_t> successor_epoch,
                                           std::optional<uint64_t> deadline_ms);
   // The policy of a tenant in the whole cluster (tenant_policy.h). Set returns its version; when it

@@ -169,7 +169,7 @@ const PyMethodDef kMethods[] = {
         "stable_id, from_epoch, to_epoch and deadline_ms: when it has to be active by, in\n"
         "milliseconds since 1970. It may be given as such, or in milliseconds from now (anything\n"
         "below 10**11); else it is a lease from now, at most 30000. RuntimeError: there is no\n"
-        "standby. ValueError: the time is over."
+        "standby, or the metadata service does not answer. ValueError: the time is over."
         "\n\nExample:\n"
         "    >>> store.plan_handoff()[\"to_epoch\"]\n"
         "    2\n"),

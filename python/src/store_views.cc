@@ -241,19 +241,22 @@ const PyMethodDef kMethods[] = {
                         "\n\nExample:\n"
                         "    >>> \"operation_total\" in store.metrics_text()\n"
                         "    True\n"),
-    Method<Activate>("activate", "activate($self)\n--\n\nTake new values. Returns 0." MC_CALL_ERRORS
-                                 "\n\nExample:\n"
-                                 "    >>> store.activate()\n"
-                                 "    0\n"),
+    Method<Activate>(
+        "activate",
+        "activate($self)\n--\n\nTake new values. Returns 0. RuntimeError also while the metadata\n"
+        "service is away: the state is what it was." MC_CALL_ERRORS "\n\nExample:\n"
+        "    >>> store.activate()\n"
+        "    0\n"),
     Method<EnterStandby>(
         "enter_standby",
-        "enter_standby($self)\n--\n\nServe, but take no new values. Returns 0." MC_CALL_ERRORS
-        "\n\nExample:\n"
+        "enter_standby($self)\n--\n\nServe, but take no new values. Returns 0. Other nodes\n"
+        "hear of it at once, or when the metadata service is back." MC_CALL_ERRORS "\n\nExample:\n"
         "    >>> store.enter_standby()\n"
         "    0\n"),
     Method<EnterDraining>("enter_draining",
-                          "enter_draining($self)\n--\n\nPrepare to leave. Returns 0." MC_CALL_ERRORS
-                          "\n\nExample:\n"
+                          "enter_draining($self)\n--\n\nPrepare to leave. Returns 0. Other nodes "
+                          "hear of it at once, or\n"
+                          "when the metadata service is back." MC_CALL_ERRORS "\n\nExample:\n"
                           "    >>> store.enter_draining()\n"
                           "    0\n"),
     Method<Heartbeat>(

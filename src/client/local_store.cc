@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/lease_limits.h"
 #include "base/text.h"
-#include "metadata/records.h"
 #include "node/put_op.h"
 #include "node/query_op.h"
 #include "node/read_op.h"
@@ -431,11 +431,11 @@ Status LocalStore::Heartbeat(std::optional<uint64_t> expires_at_ms) {
         fmt::format("expires_at_ms {}: expected a time after now, {}, in milliseconds since 1970",
                     *expires_at_ms, now_ms));
   }
-  if (*expires_at_ms - now_ms > metadata::kTtlMsMax) {
+  if (*expires_at_ms - now_ms > kLeaseMsMax) {
     return InvalidArgument(fmt::format(
         "expires_at_ms {}: expected a time at most {} ms (7 days) after now, {}, in milliseconds "
         "since 1970",
-        *expires_at_ms, metadata::kTtlMsMax, now_ms));
+        *expires_at_ms, kLeaseMsMax, now_ms));
   }
   return parts_.node->Heartbeat(*expires_at_ms - now_ms);
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/hostport.h"
+#include "base/lease_limits.h"
 #include "base/segment_limits.h"
 #include "base/url.h"
 #include "client/config/config_parse.h"
@@ -68,6 +69,10 @@ Status CheckSupported(const StoreConfig& config) {
   if (config.global_segment_size != 0 && config.global_segment_size < kSegmentSizeMin) {
     return InvalidArgument(fmt::format("global_segment_size is {}, allowed are 0 and at least {}",
                                        config.global_segment_size, kSegmentSizeMin));
+  }
+  if (config.lease_ttl_ms == 0 || config.lease_ttl_ms > kLeaseMsMax) {
+    return InvalidArgument(fmt::format("lease_ttl_ms is {}, allowed are 1 to {} (seven days)",
+                                       config.lease_ttl_ms, kLeaseMsMax));
   }
   if (config.protocol == "rdma") {
     return Unsupported("protocol 'rdma' is not supported yet; use tcp or auto");
@@ -193,6 +198,11 @@ Result<std::unique_ptr<client::LocalStore>> client::OpenLocalStore(
   MC_RETURN_IF_ERROR(CheckSupported(config));
   auto labels = config.labels;
   MC_RETURN_IF_ERROR(client_config::NormaliseLabels(&labels));
+  const auto storage = labels.find("storage");
+  if (config.global_segment_size == 0 && storage != labels.end() && storage->second == "true") {
+    return client_config::NotAllowed("global_segment_size", "0",
+                                     "more than 0, as the label storage is true");
+  }
   MC_RETURN_IF_ERROR(TraceFrom(config));
   client::StoreParts parts;
   auto runtime = std::make_unique<runtime::RealRuntime>();

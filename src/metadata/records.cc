@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/lease_limits.h"
+
 namespace mooncake::metadata {
 namespace {
 
@@ -349,9 +351,9 @@ Status CheckLease(const LeaseRecord& record, uint64_t ttl_ms) {
                                        kSegmentsMax));
   }
   if (record.id.epoch > kEpochMax) return InvalidArgument("the epoch is larger than 2^53 - 2");
-  if (ttl_ms == 0 || ttl_ms > kTtlMsMax) {
+  if (ttl_ms == 0 || ttl_ms > kLeaseMsMax) {
     return InvalidArgument(
-        fmt::format("the lease is {} ms long, allowed are 1 to {} ms", ttl_ms, kTtlMsMax));
+        fmt::format("the lease is {} ms long, allowed are 1 to {} ms", ttl_ms, kLeaseMsMax));
   }
   return Ok();
 }

@@ -44,9 +44,6 @@ Result<NodeId> ParseNodeId(std::string_view text);
 Status CheckLease(const LeaseRecord& record, uint64_t ttl_ms);
 Status CheckDocument(std::string_view name, std::string_view text);
 
-// The longest lease.
-inline constexpr uint64_t kTtlMsMax = uint64_t{7} * 24 * 3600 * 1000;
-
 // "worker-1:7 at 10.0.0.1:4000", for conflicts.
 std::string DescribeHolder(const LeaseRecord& record);
 

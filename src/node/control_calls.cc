@@ -42,6 +42,7 @@ bool ServePing(Core& core, const v1::PingRequest& request, bool may_block, v1::P
   reply->set_host(core.membership.record().host);
   reply->set_pid(static_cast<uint64_t>(getpid()));
   reply->set_instance(core.membership.instance());
+  reply->set_leaving(core.gate.closed());
   return true;
 }
 

@@ -2,6 +2,7 @@
 // whoever gets a Core& may use all of it for as long as the Node lives.
 #pragma once
 
+#include "base/gate.h"
 #include "node/dedup.h"
 #include "node/extent_store.h"
 #include "node/membership.h"
@@ -36,6 +37,7 @@ struct NodeOptions {
 
 struct Core {
   const NodeOptions& options;
+  const base::Gate& gate;  // Closed: the node leaves.
   Runtime& runtime;
   Metrics& metrics;
   Membership& membership;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 
 #include "base/segment_limits.h"
 #include "node/node.h"
@@ -43,6 +44,14 @@ std::optional<Handoff> ReadHandoff(const std::string& text) {
   return handoff;
 }
 
+// Over whatever it says now.
+Status WriteDocument(MetadataStore& metadata, const std::string& name, const std::string& text) {
+  MC_TRY(const MetadataStore::Document current, metadata.GetDocument(name));
+  MC_TRY([[maybe_unused]] const uint64_t version,
+         metadata.PutDocument(name, text, current.version));
+  return Ok();
+}
+
 }  // namespace
 
 Result<SegmentStats> Node::FindSegment(const std::string& name) const {
@@ -50,6 +59,28 @@ Result<SegmentStats> Node::FindSegment(const std::string& name) const {
     if (stats.name == name && stats.state != NodeState::kOffline) return std::move(stats);
   }
   return NotFound(fmt::format("segment '{}': this node has no such segment", name));
+}
+
+// Puts name segments: one that another owner has is passed over, also if that is suspect. A
+// predecessor or successor has the same names.
+std::string Node::NextSegmentName() const {
+  std::set<std::string> taken;
+  const std::vector<SegmentStats> own = extents_.Stats();
+  for (const SegmentStats& stats : own) taken.insert(stats.name);
+  const ViewPtr view = membership_->view();
+  for (const routing::ViewNode& node : view->nodes()) {
+    if (node.lease.id.stable_id == config_.stable_id) continue;
+    for (const SegmentRecord& segment : node.lease.segments) {
+      if (segment.state != NodeState::kOffline) taken.insert(segment.name);
+    }
+  }
+  std::string name = config_.segment_name;
+  if (own.empty() && !taken.contains(name)) return name;
+  size_t number = std::max<size_t>(own.size(), 1);
+  do {
+    name = fmt::format("{}-ext-{}", config_.segment_name, number++);
+  } while (taken.contains(name));  // Of as many as there are.
+  return name;
 }
 
 Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
@@ -69,10 +100,7 @@ Result<SegmentStats> Node::ExpandMemory(uint64_t bytes) {
   uint32_t index = 0;
   {
     base::MutexLock lock(segments_mu_);
-    const size_t count = extents_.Stats().size();
-    const std::string name =
-        count == 0 ? config_.segment_name : fmt::format("{}-ext-{}", config_.segment_name, count);
-    index = extents_.AddSegment(name, *std::move(memory));
+    index = extents_.AddSegment(NextSegmentName(), *std::move(memory));
   }
   MC_RETURN_IF_ERROR(PublishSegments());
   RefreshViews(kExpandedMs, true);
@@ -134,11 +162,10 @@ std::vector<LeaseRecord> Node::ReadMembers() {
 
 Result<EvacuationResult> Node::EvacuateAll(const std::string& prefer, uint64_t deadline_ms) {
   const std::string first = prefer.empty() ? AwaitSuccessor(deadline_ms) : prefer;
+  // While the metadata service is away the others do not hear of it; what is here can go all the
+  // same, and takes nothing new.
   if (membership_->state() == NodeState::kActive) {
-    // While the metadata service is away the others do not hear of it; what is here can go all the
-    // same, and takes nothing new.
-    const Status told = SetState(NodeState::kDraining);
-    if (!told.ok() && told.code() != ErrorCode::kMetadata) return told.error();
+    MC_RETURN_IF_ERROR(SetState(NodeState::kDraining));
   }
   return Evacuate(*core_, {std::nullopt, first, deadline_ms, [this] { return gate_.closed(); }});
 }
@@ -166,33 +193,51 @@ std::string Node::AwaitSuccessor(uint64_t deadline_ms) {
   return {};
 }
 
-Result<NodeId> Node::PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms) {
+// The newest, where no epoch is asked for.
+Result<NodeId> Node::FindStandby(std::optional<uint64_t> epoch) {
   membership_->RefreshTo(0, ports_.runtime.NowMs() + config_.options.takeover_wait_ms);
   const NodeId self = membership_->self();
-  std::optional<NodeId> successor;
-  for (const routing::ViewNode& node : membership_->view()->nodes()) {
-    const NodeId& id = node.lease.id;
-    const bool fits = id.stable_id == self.stable_id && id.epoch > self.epoch &&
-                      node.lease.state == NodeState::kStandby && (!epoch || id.epoch == *epoch);
-    if (fits) successor = id;
+  std::optional<NodeId> found;
+  const auto look_at = [&](const LeaseRecord& lease) {
+    const bool fits = lease.id.stable_id == self.stable_id && lease.id.epoch > self.epoch &&
+                      lease.state == NodeState::kStandby && (!epoch || lease.id.epoch == *epoch);
+    if (fits && (!found || found->epoch < lease.id.epoch)) found = lease.id;
+  };
+  const ViewPtr view = membership_->view();
+  for (const routing::ViewNode& node : view->nodes()) look_at(node.lease);
+  if (found) return *found;
+  const std::string none =
+      fmt::format("no live standby of stable_id '{}'{} to hand over to", self.stable_id,
+                  epoch ? fmt::format(" with epoch {}", *epoch) : "");
+  // One may have joined that the view does not have, as the service did not answer.
+  const auto all = ports_.metadata.ReadChanges(0);
+  if (!all.ok()) {
+    return MetadataError(
+        fmt::format("this node knows {}, and the metadata service does not answer: {}", none,
+                    all.error().context));
   }
-  if (!successor) {
-    return InvalidState(fmt::format("no live standby of stable_id '{}'{} to hand over to",
-                                    self.stable_id,
-                                    epoch ? fmt::format(" with epoch {}", *epoch) : ""));
-  }
+  for (const LeaseRecord& lease : all->leases) look_at(lease);
+  if (!found) return InvalidState(none);
+  return *found;
+}
+
+Result<NodeId> Node::PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms) {
+  MC_TRY(const NodeId successor, FindStandby(epoch));
+  const NodeId self = membership_->self();
   const uint64_t wait_ms = deadline_ms - std::min(deadline_ms, ports_.runtime.NowMs());
-  const std::string name = HandoffName(self.stable_id);
-  MC_TRY(const MetadataStore::Document current, ports_.metadata.GetDocument(name));
   const std::string text =
-      HandoffText(self.epoch, successor->epoch, ports_.runtime.WallMs() + wait_ms);
-  MC_TRY([[maybe_unused]] const uint64_t version,
-         ports_.metadata.PutDocument(name, text, current.version));
+      HandoffText(self.epoch, successor.epoch, ports_.runtime.WallMs() + wait_ms);
+  const auto written = WriteDocument(ports_.metadata, HandoffName(self.stable_id), text);
+  if (written.code() == ErrorCode::kMetadata) {
+    return MetadataError(fmt::format("{} cannot be told to take over: {}", successor.ToString(),
+                                     written.error().context));
+  }
+  MC_RETURN_IF_ERROR(written);
   {
     base::MutexLock lock(successor_mu_);
-    successor_ = {*successor, deadline_ms};
+    successor_ = {successor, deadline_ms};
   }
-  return *successor;
+  return successor;
 }
 
 // A standby becomes active when its predecessor says so.

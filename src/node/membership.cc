@@ -142,15 +142,28 @@ uint64_t Membership::HeartbeatIntervalMs() const {
   return std::max({ttl_ms / 3, std::min(interval_ms, kBeatMinMs), uint64_t{1}});
 }
 
-Status Membership::Update(const std::function<void(LeaseRecord&)>& change) {
+Status Membership::Update(const std::function<void(LeaseRecord&)>& change, bool or_undo) {
+  LeaseRecord before;
+  NodeState changed = NodeState::kOffline;
   {
     base::MutexLock lock(mu_);
+    before = record_;
     change(record_);
     if (record_.state == NodeState::kActive) record_.beside = 0;
-    state_.store(record_.state);
+    changed = record_.state;
+    state_.store(changed);
   }
   Status status = Renew();
-  if (!status) RenewSoon();  // The heartbeat thread goes on trying.
+  if (status.ok()) return status;
+  if (or_undo) {
+    base::MutexLock lock(mu_);
+    if (record_.state == changed) {  // Nobody else has changed it meanwhile.
+      record_.state = before.state;
+      record_.beside = before.beside;
+      state_.store(before.state);
+    }
+  }
+  RenewSoon();  // The heartbeat thread goes on trying.
   return status;
 }
 
@@ -284,11 +297,12 @@ Status Membership::FetchView() {
   // A service that was away for long lets every lease lapse: nobody could renew.
   const bool lapsed = outage_ended_ms_ != 0 && now_ms < outage_ended_ms_ + lease_ttl_ms();
   for (const NodeId& id : changes.gone) {
+    if (id == self) RenewSoon();
     if (lapsed && members_.contains(id)) {
       unconfirmed_.try_emplace(id, now_ms + lease_ttl_ms());
-      if (id == self) RenewSoon();
       continue;
     }
+    if (id == self) lease_was_lost_.store(true);  // Before a view is applied that leaves us out.
     unconfirmed_.erase(id);
     members_.erase(id);
   }

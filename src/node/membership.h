@@ -43,7 +43,7 @@ struct MembershipOptions {
 };
 
 // What Join needs to ask whether the holder of our stable_id still lives.
-enum class HolderAnswer { kAlive, kGone, kSilent, kStranger };
+enum class HolderAnswer { kAlive, kLeaving, kGone, kSilent, kStranger };
 using AskHolder = std::function<HolderAnswer(const LeaseRecord& holder)>;
 
 class Membership {
@@ -77,12 +77,12 @@ class Membership {
   bool IsAddressee(uint32_t instance) const { return instance == 0 || instance == instance_; }
   ViewPtr view() const { return view_.load(std::memory_order_acquire); }
   LeaseRecord record() const;
-  // As in the own lease.
-  uint64_t era() const;
+  uint64_t era() const;  // As in the own lease.
   // How long a member of an older era than the others is one at least.
   uint64_t EraWaitMs() const;
-  // Changes the own record and renews at once with it.
-  Status Update(const std::function<void(LeaseRecord&)>& change);
+  // Changes the own record and renews at once with it; heartbeats go on to tell of the change if
+  // that fails, but `or_undo`: then the state is what it was.
+  Status Update(const std::function<void(LeaseRecord&)>& change, bool or_undo = false);
   // `ttl_ms`: of the lease from now on, also for the heartbeats to come.
   Status HeartbeatNow(std::optional<uint64_t> ttl_ms = std::nullopt);
   uint64_t lease_ttl_ms() const { return lease_ttl_ms_.load(std::memory_order_relaxed); }
@@ -184,6 +184,7 @@ class Membership {
   struct JoinAttempt;
   Status TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
                  JoinAttempt* attempt);
+  Status SettleNames(uint64_t deadline_ms, const AskHolder& ask);  // Or gives the lease back.
 
   const MembershipOptions options_;
   std::atomic<uint64_t> lease_ttl_ms_;

@@ -29,6 +29,7 @@ Error HeldBy(const LeaseRecord& holder, HolderAnswer answer) {
   const std::string& stable_id = holder.id.stable_id;
   switch (answer) {
     case HolderAnswer::kAlive:
+    case HolderAnswer::kLeaving:
       return Conflict(fmt::format(
           "stable_id '{}' is held by the live node {}; choose another stable_id, stop that node, "
           "or start this one with initial_state=standby to succeed it",
@@ -54,26 +55,60 @@ Error NoPlaceBeside(const LeaseRecord& holder, const LeaseRecord& other) {
       metadata::DescribeHolder(holder)));
 }
 
+// How fast a node has the name of a segment; the larger, the faster.
+enum class Hold : uint8_t { kNone, kJoining, kGoing, kStays };
+
+struct Namesake {
+  Hold hold = Hold::kNone;
+  const LeaseRecord* lease = nullptr;
+  std::string segment;
+};
+
+// Who is suspect or does not answer does not keep a name, unless it is only about to: nobody
+// answers before it has joined.
+Hold HoldOf(const LeaseRecord& lease, const SegmentRecord& segment, HolderAnswer answer) {
+  const auto drains = [](NodeState state) { return state == NodeState::kDraining; };
+  switch (answer) {
+    case HolderAnswer::kAlive:
+      return drains(lease.state) || drains(segment.state) ? Hold::kGoing : Hold::kStays;
+    case HolderAnswer::kLeaving: return Hold::kGoing;
+    case HolderAnswer::kSilent:
+      return lease.state == NodeState::kOffline ? Hold::kJoining : Hold::kNone;
+    default: return Hold::kNone;
+  }
+}
+
 // Puts name segments, so a name is that of one owner, which may be there twice: with its successor.
-// Who is suspect or does not answer does not keep it.
-Status CheckSegmentNames(const LeaseRecord& record, std::span<const LeaseRecord> others,
-                         const AskHolder& ask) {
-  const auto holds = [&](const LeaseRecord& lease, const std::string& name) {
-    return std::any_of(lease.segments.begin(), lease.segments.end(), [&](const SegmentRecord& it) {
-      return it.name == name && it.state != NodeState::kOffline;
-    });
-  };
-  for (const SegmentRecord& segment : record.segments) {
-    for (const LeaseRecord& lease : others) {
-      if (lease.id.stable_id == record.id.stable_id || lease.suspect) continue;
-      if (!holds(lease, segment.name) || ask(lease) != HolderAnswer::kAlive) continue;
-      return Conflict(fmt::format(
-          "local_segment_name '{}' is that of a segment of the live node {}; choose another "
-          "local_segment_name, or stop that node",
-          segment.name, metadata::DescribeHolder(lease)));
+Namesake FindNamesake(const LeaseRecord& record, std::span<const LeaseRecord> others,
+                      const AskHolder& ask) {
+  Namesake found;
+  for (const LeaseRecord& lease : others) {
+    if (lease.id.stable_id == record.id.stable_id || lease.suspect) continue;
+    for (const SegmentRecord& theirs : lease.segments) {
+      const bool same =
+          std::any_of(record.segments.begin(), record.segments.end(),
+                      [&](const SegmentRecord& ours) { return ours.name == theirs.name; });
+      if (!same || theirs.state == NodeState::kOffline) continue;
+      const Hold hold = HoldOf(lease, theirs, ask(lease));
+      if (hold > found.hold) found = {hold, &lease, theirs.name};
     }
   }
-  return Ok();
+  return found;
+}
+
+Error NameTaken(const Namesake& by) {
+  const bool stays = by.hold == Hold::kStays;
+  const char* const but = by.hold == Hold::kGoing     ? ", which is leaving"
+                          : by.hold == Hold::kJoining ? ", which joins at this moment"
+                                                      : "";
+  return Conflict(
+      fmt::format("local_segment_name '{}' is that of a segment of the {}node {}{}; choose another "
+                  "local_segment_name, or stop that node",
+                  by.segment, stays ? "live " : "", metadata::DescribeHolder(*by.lease), but));
+}
+
+Error StillSo(const Status& status) {
+  return Conflict(status.error().context + "; still so when startup_timeout_ms was over");
 }
 
 }  // namespace
@@ -81,7 +116,7 @@ Status CheckSegmentNames(const LeaseRecord& record, std::span<const LeaseRecord>
 struct Membership::JoinAttempt {
   std::optional<HolderAnswer> told;  // What the holder of the name said, if there is one.
   bool crowded = false;              // It has a standby already, which may go.
-  bool name_taken = false;           // Of a segment.
+  Hold name = Hold::kNone;           // Of a segment, by another node.
 };
 
 Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHolder& ask,
@@ -94,16 +129,16 @@ Status Membership::TryJoin(const LeaseRecord& record, bool succeed, const AskHol
   if (holder != nullptr) {
     const HolderAnswer answer = ask(*holder);
     attempt->told = answer;
-    const bool alive = answer == HolderAnswer::kAlive || answer == HolderAnswer::kSilent;
+    const bool alive = answer != HolderAnswer::kGone && answer != HolderAnswer::kStranger;
     // A stranger has its port by now, perhaps; then its lease will lapse.
     if ((alive && !succeed) || answer == HolderAnswer::kStranger) return HeldBy(*holder, answer);
     beside = holder->id.epoch;
     replace = answer == HolderAnswer::kGone;
     if (!replace) own.beside = holder->id.epoch;
   }
-  if (Status status = CheckSegmentNames(record, all.leases, ask); !status) {
-    attempt->name_taken = true;
-    return status;
+  if (const Namesake other = FindNamesake(record, all.leases, ask); other.hold >= Hold::kGoing) {
+    attempt->name = other.hold;
+    return NameTaken(other);
   }
   const uint64_t asked_ms = runtime_.NowMs();
   auto acquired = metadata_.Acquire(own, lease_ttl_ms(), beside, replace);
@@ -136,25 +171,48 @@ Status Membership::Join(const LeaseRecord& record, bool succeed, uint64_t deadli
     if (status.ok()) {
       MC_RETURN_IF_ERROR(AgreeOnPolicy());
       builder_.emplace(options_.route_scope, slots_);
-      return FetchFirstView();
+      MC_RETURN_IF_ERROR(FetchFirstView());
+      return SettleNames(deadline_ms, ask);
     }
     const bool silent = attempt.told == HolderAnswer::kSilent && !succeed;
     if (silent && lapsed_ms == 0) lapsed_ms = asked_ms + lease_ttl_ms() + kLapseMs;
-    const bool waits = silent || attempt.crowded;
+    const bool may_go = attempt.crowded || attempt.name == Hold::kGoing;
+    const bool waits = silent || may_go;
     if (waits && !std::exchange(said, true)) {
       obs::LogInfo(status.error().context + "; waiting for that");
     }
     // What the record holds is wrong, or who asks: another attempt is answered like this one.
-    const bool wrong = status.code() == ErrorCode::kInvalidArgument || attempt.name_taken;
-    const bool lives = attempt.told == HolderAnswer::kAlive && !succeed;
+    const bool wrong = status.code() == ErrorCode::kInvalidArgument || attempt.name == Hold::kStays;
+    const bool answers =
+        attempt.told == HolderAnswer::kAlive || attempt.told == HolderAnswer::kLeaving;
+    const bool lives = answers && !succeed;
     const bool denied = status.code() == ErrorCode::kMetadata && metadata_.Denies();
     // The last look begins when a lease that was not renewed is over.
     const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms && asked_ms >= lapsed_ms;
-    if (late && attempt.crowded) {
-      return Conflict(status.error().context + "; still so when startup_timeout_ms was over");
-    }
+    if (late && may_go) return StillSo(status);
     if (lives || wrong || denied || late || runtime_.Interrupted()) return status;
     runtime_.SleepMs(kJoinRetryMs);
+  }
+}
+
+// Two that joined at the same moment saw nothing of each other before each had its lease: of those
+// that see each other now, the one with the smaller name stays. But the other one may have looked
+// before our lease was there; then it goes on, and soon answers.
+Status Membership::SettleNames(uint64_t deadline_ms, const AskHolder& ask) {
+  std::vector<LeaseRecord> leases;
+  leases.reserve(members_.size());
+  for (const auto& [id, lease] : members_) leases.push_back(lease);
+  const LeaseRecord own = record();
+  while (true) {
+    const Namesake other = FindNamesake(own, leases, ask);
+    if (other.hold == Hold::kNone) return Ok();
+    const bool late = runtime_.NowMs() + kJoinRetryMs >= deadline_ms || runtime_.Interrupted();
+    if (other.hold != Hold::kJoining || other.lease->id < own.id || late) {
+      (void)metadata_.Release(own.id, own.instance);
+      return NameTaken(other);
+    }
+    runtime_.SleepMs(kJoinRetryMs);
+    if (auto all = metadata_.ReadChanges(0); all.ok()) leases = std::move(all->leases);
   }
 }
 

@@ -94,9 +94,9 @@ Status Node::Open() {
       std::make_unique<Reconciler>(ports_.runtime, ports_.metrics, config_.membership.lease_ttl_ms);
   migrations_ = std::make_unique<MigrationWorker>(ports_.runtime);
   core_ = std::make_unique<Core>(
-      Core{config_.options, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_, scopes_,
-           extents_, *routes_, dedup_, rooms_, *evictor_, *outbox_, *migrations_, meter_, ledger_,
-           ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
+      Core{config_.options, gate_, ports_.runtime, ports_.metrics, *membership_, *peers_, *names_,
+           scopes_, extents_, *routes_, dedup_, rooms_, *evictor_, *outbox_, *migrations_, meter_,
+           ledger_, ports_.metrics.GetCounter("checksum_validation_total", {{"result", "ok"}})});
   evictor_->Start(*core_);
   outbox_->Start(*core_);
   reconciler_->Start(*core_);
@@ -105,7 +105,7 @@ Status Node::Open() {
   membership_->Start(
       [this](const ViewPtr& before, const ViewPtr& after) { ApplyNewView(before, after); },
       [this](LeaseRecord& record) { record.segments = SegmentRecords(); });
-  MC_RETURN_IF_ERROR(SetState(config_.initial_state));
+  MC_RETURN_IF_ERROR(Announce(config_.initial_state, true));
   if (config_.initial_state == NodeState::kStandby) {
     handoff_watch_ = ports_.runtime.Spawn("mc-handoff", [this] { WatchHandoff(); });
   }
@@ -152,7 +152,8 @@ HolderAnswer Node::Ask(const LeaseRecord& holder) {
   v1::PingReply pong;
   const bool same = pong.ParseFromString(reply.text) && pong.node() == holder.id.ToString() &&
                     (holder.instance == 0 || pong.instance() == holder.instance);
-  return same ? HolderAnswer::kAlive : HolderAnswer::kGone;
+  if (!same) return HolderAnswer::kGone;
+  return pong.leaving() ? HolderAnswer::kLeaving : HolderAnswer::kAlive;
 }
 
 Status Node::CheckVersions() const {
@@ -200,10 +201,20 @@ Status Node::CheckSecret() {
 }
 
 Status Node::SetState(NodeState state) {
-  MC_RETURN_IF_ERROR(membership_->Update([&](LeaseRecord& record) {
+  const ViewPtr view = membership_->view();
+  const routing::NodeIndex self = view->Find(membership_->self());
+  const bool known = self != routing::kNoNode && view->node(self).lease.state == state;
+  const bool or_undo = state == NodeState::kActive && !known;
+  Status told = Announce(state, or_undo);
+  return told.code() == ErrorCode::kMetadata && !or_undo ? Ok() : std::move(told);
+}
+
+Status Node::Announce(NodeState state, bool or_undo) {
+  const auto change = [&](LeaseRecord& record) {
     record.state = state;
     record.segments = SegmentRecords();
-  }));
+  };
+  MC_RETURN_IF_ERROR(membership_->Update(change, or_undo));
   // The others would learn of it within a second; a call right after this must not wait.
   RefreshViews(kFirstViewMs, state == NodeState::kActive);
   return Ok();

@@ -66,12 +66,17 @@ class Node {
 
   const std::string& endpoint() const { return endpoint_; }
   std::string name() const { return membership_->self_name(); }
+  // While the metadata service is away, a node takes no more values at once, and the others hear of
+  // it later. That it takes some has to reach the service, which may say that somebody else has the
+  // name by now, or the state stays as it is: kMetadata. But the others may never have heard that
+  // it took none.
   Status SetState(NodeState state);
   Status Heartbeat(std::optional<uint64_t> ttl_ms = std::nullopt) {
     return membership_->HeartbeatNow(ttl_ms);
   }
   // These three need no metadata service: while it is away the others hear of it later.
-  // Adds a segment named "<first segment>-ext-<n>". kNoSpace: the memory cannot be had.
+  // Adds a segment named "<first segment>-ext-<n>", a name that no other node has, as far as the
+  // view tells. kNoSpace: the memory cannot be had.
   Result<SegmentStats> ExpandMemory(uint64_t bytes);
   // No new copies go to the segment from now on; moves what is in it, as far as there is room.
   // Ok when it was draining already. kInvalidState: the last active segment, or retired.
@@ -82,7 +87,7 @@ class Node {
   // Empty: the successor of a handoff, once it is active, if one was planned.
   Result<EvacuationResult> EvacuateAll(const std::string& prefer, uint64_t deadline_ms);
   // Tells the standby with our stable_id (the newest, or the one with `epoch`) to take over.
-  // kInvalidState: there is none.
+  // kInvalidState: there is none. kMetadata: the service, by which it is told, does not answer.
   Result<NodeId> PlanHandoff(std::optional<uint64_t> epoch, uint64_t deadline_ms);
   // Brings the lease's idea of the segments up to date with the store's. What has been done to them
   // holds whether the others hear of it or not: while the metadata service is away that is Ok, too,
@@ -112,12 +117,15 @@ class Node {
   Status CheckVersions() const;
   // kTransport: the members that answer have another cluster secret.
   Status CheckSecret();
+  Status Announce(NodeState state, bool or_undo);
   HolderAnswer Ask(const LeaseRecord& holder);
   std::vector<SegmentRecord> SegmentRecords() const;
   void Leave();
   void TellAll(uint64_t revision);
   // Of this node, and then those of the others, by what it has told the metadata service.
   void RefreshViews(uint64_t wait_ms, bool of_others);
+  std::string NextSegmentName() const;
+  Result<NodeId> FindStandby(std::optional<uint64_t> epoch);
   Result<SegmentStats> FindSegment(const std::string& name) const;
   void WatchHandoff();
   void ApplyNewView(const ViewPtr& before, const ViewPtr& after);

@@ -137,6 +137,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"hugepage_size": "3MB"}, "hugepage_size.*3MB.*2MB or 1GB"),
     ({"lease_ttl_ms": 0}, "lease_ttl_ms"),
+    ({"lease_ttl_ms": 604_800_001}, "lease_ttl_ms.*604800001.*1 to 604800000"),
+    ({"expires_at_ms": 1 << 60}, f"expires_at_ms is {1 << 60}; allowed: at most 604800000 ms"),
     ({"expires_at_ms": 1}, "expires_at_ms"),
     ({"routed_writes": "maybe"}, "routed_writes.*maybe"),
 ]

@@ -28,6 +28,7 @@ _IGNORED = ("engine", "ssd_offload_path")
 # Accepted while they are false.
 _REFUSED = ("enable_ssd_offload",)
 _EXPIRES = "expires_at_ms"
+_LEASE_MS_MAX = 7 * 24 * 3_600_000
 _OTHERS = (*_IGNORED, *_REFUSED, _EXPIRES)
 
 _DICT_SIZE = str(16 << 20)
@@ -155,6 +156,11 @@ def _resolve_lease(given: dict[str, Any], environment: Mapping[str, str]) -> Non
     now = time.time_ns() // 1_000_000
     if moment <= now:
         raise ValueError(f"setup: {_EXPIRES} is {moment}; allowed: after now, which is {now}")
+    if moment - now > _LEASE_MS_MAX:
+        raise ValueError(
+            f"setup: {_EXPIRES} is {moment}; allowed: at most {_LEASE_MS_MAX} ms (7 days) after "
+            f"now, which is {now}"
+        )
     given["lease_ttl_ms"] = moment - now
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/lease_limits.h"
 #include "base/url.h"
 #include "client/config/config_parse.h"
 #include "obs/log.h"
@@ -57,9 +58,6 @@ constexpr uint64_t kMillisecondsMax = 24 * 3'600 * 1'000;
 
 // The end of a process waits for an export.
 constexpr uint64_t kOtlpTimeoutMax = 60'000;
-
-// Ten years: as good as for ever.
-constexpr uint64_t kLeaseMax = 3'660 * kMillisecondsMax;
 
 template <auto kField, uint64_t kMin = 1, uint64_t kMax = kMillisecondsMax>
 Status Milliseconds(const Given& given, StoreConfig& config) {
@@ -302,9 +300,9 @@ constexpr Setting kSettings[] = {
      "classic_te, tent", "One path to each peer, or several.", Backend},
     {"local_segment_name", "", MC_ENV "LOCAL_SEGMENT_NAME", "text", "", "any text",
      "The name of the own segment. Absent: <stable_id>-segment.", Text<&C::local_segment_name>},
-    {"lease_ttl_ms", "", MC_ENV "LEASE_TTL_MS", "milliseconds", "30000", "1 to 316224000000",
+    {"lease_ttl_ms", "", MC_ENV "LEASE_TTL_MS", "milliseconds", "30000", "1 to 604800000",
      "How long the node is believed alive after its last heartbeat.",
-     Milliseconds<&C::lease_ttl_ms, 1, kLeaseMax>},
+     Milliseconds<&C::lease_ttl_ms, 1, kLeaseMsMax>},
     {"heartbeat_interval_ms", "", MC_ENV "HEARTBEAT_INTERVAL_MS", "milliseconds", "0",
      "0 to 86400000",
      "Between heartbeats. 0, or not below the lease: a third of the lease, at most 30000.",

@@ -57,6 +57,19 @@ TEST(Lifecycle, AStoreWithASegmentBelowOnePageIsNotOpened) {
   EXPECT_NE(store.error().context.find("global_segment_size is 4095"), std::string::npos);
 }
 
+TEST(Lifecycle, AStoreWithALeaseThatNoServiceKeepsIsNotOpened) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://lease";
+  for (const uint64_t lease_ms : {uint64_t{0}, uint64_t{604'800'001}}) {
+    config.lease_ttl_ms = lease_ms;
+    const auto store = Store::Open(config);
+    ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(store.error().context, "lease_ttl_ms is " + std::to_string(lease_ms) +
+                                         ", allowed are 1 to 604800000 (seven days)");
+  }
+}
+
 TEST(Lifecycle, AStoreWithALabelThatMakesNoSenseIsNotOpened) {
   StoreConfig config;
   config.local_hostname = "127.0.0.1";
@@ -70,6 +83,21 @@ TEST(Lifecycle, AStoreWithALabelThatMakesNoSenseIsNotOpened) {
     EXPECT_NE(store.error().context.find("label " + name + " is \"" + text), std::string::npos)
         << store.error().context;
   }
+}
+
+TEST(Lifecycle, AStoreThatIsToStoreAndHasNoSegmentIsNotOpened) {
+  StoreConfig config;
+  config.local_hostname = "127.0.0.1";
+  config.metadata_url = "memory://no-segment";
+  config.routed_writes = true;
+  config.labels = {{"storage", "TRUE"}};
+  const auto store = Store::Open(config);
+  ASSERT_EQ(store.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store.error().context,
+            "global_segment_size is \"0\"; allowed: more than 0, as the label storage is true");
+  config.labels.clear();  // A client.
+  const auto client = Store::Open(config);
+  EXPECT_TRUE(client.ok()) << client.error().ToString();
 }
 
 TEST(Lifecycle, EvacuationMovesEverythingToOtherOwners) {

@@ -221,6 +221,15 @@ TEST(Config, HeartbeatsComeAtLeastThriceALease) {
   EXPECT_THAT(ErrorOf({{"lease_ttl_ms", "0"}}), HasSubstr("lease_ttl_ms"));
 }
 
+TEST(Config, ALeaseIsNoLongerThanServicesKeepOne) {
+  EXPECT_EQ(ErrorOf({{"lease_ttl_ms", "604800000"}}), "no error");
+  EXPECT_THAT(
+      ErrorOf({{"lease_ttl_ms", "604800001"}}),
+      AllOf(HasSubstr("lease_ttl_ms"), HasSubstr("604800001"), HasSubstr("1 to 604800000")));
+  EXPECT_THAT(ErrorOf({}, {{"MC_STORE_RS_LEASE_TTL_MS", "604800001"}}),
+              HasSubstr("MC_STORE_RS_LEASE_TTL_MS"));
+}
+
 TEST(Config, ReplicaCountZeroMeansOne) {
   EXPECT_EQ(ConfigFromValues(Values({{"replica_count", "0"}}), {})->replica_count, 1U);
   EXPECT_THAT(ErrorOf({{"replica_count", "-1"}}), HasSubstr("replica_count"));

@@ -12,6 +12,16 @@ TEST(DaemonFlags, AConfigThatIsAFolderIsRefused) {
   EXPECT_NE(command.error().context.find("cannot be read"), std::string::npos);
 }
 
+TEST(DaemonFlags, ALeaseThatIsTooLongIsNamed) {
+  const auto command = ParseCommandLine(
+      {"run", "--local-hostname=h", "--metadata-url=memory://m", "--lease-ttl-ms=604800001"}, {});
+  ASSERT_EQ(command.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(command.error().context.find(
+                "lease_ttl_ms is \"604800001\"; allowed: an integer from 1 to 604800000"),
+            std::string::npos)
+      << command.error().context;
+}
+
 TEST(DaemonFlags, PrintedSettingsKeepEveryPassword) {
   const auto command = ParseCommandLine(
       {"run", "--print-config", "--local-hostname=h", "--metadata-url=redis://u:secret@h",

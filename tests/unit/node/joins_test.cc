@@ -273,5 +273,92 @@ TEST(Joins, TheNameOfASegmentOfALiveOwnerIsRefusedAtOnce) {
   });
 }
 
+NodeConfig Namesake(const std::string& name) {
+  NodeConfig config = TestCluster::Config(name);
+  config.segment_name = "a-segment";
+  return config;
+}
+
+TEST(Joins, TheNameOfASegmentOfANodeThatDrainsIsWaitedFor) {
+  Simulated(13, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    ASSERT_TRUE(a.node().SetState(NodeState::kDraining).ok());
+    const uint64_t started_ms = cluster.runtime().NowMs();
+    const Status refused = Attempt(cluster, Namesake("b"), "b");
+    ASSERT_EQ(refused.code(), ErrorCode::kConflict);
+    EXPECT_GE(cluster.runtime().NowMs(), started_ms + 2'000);
+    const std::string& text = refused.error().context;
+    for (const std::string part : {"local_segment_name 'a-segment'", "node a:1 at a:",
+                                   "which is leaving", "startup_timeout_ms was over"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+    }
+    std::unique_ptr<Thread> goes = cluster.runtime().Spawn("goes", [&] {
+      cluster.runtime().SleepMs(1'000);
+      a.Close();
+    });
+    auto b = cluster.Make();
+    const Status joined = b->Open(Namesake("b"));
+    goes->Join();
+    EXPECT_TRUE(joined.ok()) << joined.error().ToString();
+    if (joined.ok()) b->Close();
+  });
+}
+
+TEST(Joins, TheNameOfASegmentOfANodeThatClosesIsWaitedFor) {
+  Simulated(14, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    std::unique_ptr<Thread> goes;
+    {
+      base::Gate::Pass caller(a.node().gate());
+      goes = cluster.runtime().Spawn("goes", [&] { a.Close(); });
+      cluster.runtime().SleepMs(100);
+      auto b = cluster.Make();
+      const Status joined = b->Open(Namesake("b"));
+      EXPECT_TRUE(joined.ok()) << joined.error().ToString();
+      if (joined.ok()) b->Close();
+    }
+    goes->Join();
+  });
+}
+
+TEST(Joins, OfTwoThatBringTheNameOfASegmentAtOnceOneJoins) {
+  for (uint64_t seed = 15; seed < 45; ++seed) {
+    Simulated(seed, [](TestCluster& cluster) {
+      auto b = cluster.Make();
+      auto c = cluster.Make();
+      Status joined_b;
+      std::unique_ptr<Thread> other =
+          cluster.runtime().Spawn("other", [&] { joined_b = b->Open(Namesake("b")); });
+      const Status joined_c = c->Open(Namesake("c"));
+      other->Join();
+      ASSERT_NE(joined_b.ok(), joined_c.ok());
+      const Status& refused = joined_b.ok() ? joined_c : joined_b;
+      EXPECT_EQ(refused.code(), ErrorCode::kConflict);
+      EXPECT_NE(refused.error().context.find("local_segment_name 'a-segment'"), std::string::npos);
+      EXPECT_EQ(b->metadata.ReadChanges(0).value_or({}).leases.size(), 1u);
+      (joined_b.ok() ? b : c)->Close();
+    });
+  }
+}
+
+TEST(Joins, ASegmentThatIsAddedHasANameThatNobodyElseHas) {
+  Simulated(45, [](TestCluster& cluster) {
+    auto& a = cluster.Start("a");
+    NodeConfig taken = TestCluster::Config("b");
+    taken.segment_name = "a-segment-ext-1";
+    cluster.Start(taken);
+    const auto name = [](TestNode& node) {
+      const auto added = node.node().ExpandMemory(kMiB);
+      return added.ok() ? added->name : added.error().ToString();
+    };
+    EXPECT_EQ(name(a), "a-segment-ext-2");
+    EXPECT_EQ(name(a), "a-segment-ext-3");
+    NodeConfig config = Namesake("client");
+    config.segment_bytes = 0;
+    auto& client = cluster.Start(config);
+    EXPECT_EQ(name(client), "a-segment-ext-4");
+  });
+}
+
 }  // namespace
 }  // namespace mooncake::node

@@ -117,6 +117,29 @@ TEST(LeaseRepair, AnOlderRenewalThatComesLateIsSoonMadeGood) {
 using testing::Simulated;
 using testing::TestCluster;
 
+// Its slots may be somebody else's by the view that does not name it.
+TEST(LeaseRepair, AMemberWhoseLeaseIsOverRenewsItAtOnceAndKnowsThatItWasAway) {
+  constexpr uint64_t kPollMs = 1'000;
+  constexpr uint64_t kSpreadMs = 500;
+  int left_out = 0;
+  for (uint64_t seed = 10; seed < 20; ++seed) {
+    InWorld(seed, [&](World& world) {
+      auto other = world.Started("b");
+      auto member = world.Make();
+      ASSERT_TRUE(world.Join(*member, "a", HolderAnswer::kGone).ok());
+      member->Start([&](const ViewPtr&, const ViewPtr& after) {
+        if (after->Find(member->self()) != routing::kNoNode) return;
+        ++left_out;
+        EXPECT_TRUE(member->TakeLeaseLoss());
+      });
+      ASSERT_TRUE(world.service.Release(member->self(), 0).ok());
+      world.runtime.SleepMs(kPollMs + kSpreadMs + 100);
+      EXPECT_EQ(Leases(world).size(), 2u) << "seed " << seed;
+    });
+  }
+  EXPECT_GT(left_out, 0);
+}
+
 TEST(LeaseRepair, AnUpgradeGoesOnAfterTheServiceLostEverything) {
   Simulated(9, [](TestCluster& cluster) {
     auto& old = cluster.Start("a");
