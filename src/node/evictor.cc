@@ -11,6 +11,7 @@ namespace mooncake::node {
 namespace {
 constexpr uint64_t kPollMs = 100;
 constexpr uint64_t kDropTimeoutMs = 3'000;
+constexpr uint64_t kSilentMs = 5'000;
 constexpr uint64_t kPinnedWaitMs = 2;
 // Evicting a little more than asked keeps the next writer from doing the same again.
 constexpr uint64_t kSpareDivisor = 128;  // Of the capacity.
@@ -46,23 +47,22 @@ void Evictor::Loop() {
   }
 }
 
+// Of the node: a segment may be full while others have room, which is where values go then.
 void Evictor::EvictToLowWatermark() {
-  for (const SegmentStats& stats : core_->extents.Stats()) {
-    if (stats.state != NodeState::kActive) continue;
-    const uint64_t high = stats.capacity_bytes / 100 * core_->options.high_watermark_percent;
-    const uint64_t low = stats.capacity_bytes / 100 * core_->options.low_watermark_percent;
-    if (stats.used_bytes < high || stats.capacity_bytes == 0) continue;
-    // A value that alone is above the high watermark would vanish right after its put: the newest
-    // stays.
-    uint64_t to_go = stats.used_bytes - low;
-    for (int round = 0; round < kRoundsMax && to_go > 0 && !stop_.load(); ++round) {
-      bool would_block = false;
-      const uint64_t freed =
-          MakeRoom(to_go, stats.index, true, &would_block, ExtentStore::Newest::kStays);
-      if (freed == 0) break;
-      if (round == 0) background_.Increment();
-      to_go -= std::min(to_go, freed);
-    }
+  const auto [used, capacity] = core_->extents.Usage();
+  const uint64_t high = capacity / 100 * core_->options.high_watermark_percent;
+  const uint64_t low = capacity / 100 * core_->options.low_watermark_percent;
+  if (used < high || capacity == 0) return;
+  // A value that alone is above the high watermark would vanish right after its put: the newest
+  // stays.
+  const ExtentStore::VictimsWanted wanted{.newest = ExtentStore::Newest::kStays};
+  uint64_t to_go = used - low;
+  for (int round = 0; round < kRoundsMax && to_go > 0 && !stop_.load(); ++round) {
+    bool would_block = false;
+    const uint64_t freed = MakeRoom(to_go, wanted, true, UINT64_MAX, &would_block);
+    if (freed == 0) break;
+    if (round == 0) background_.Increment();
+    to_go -= std::min(to_go, freed);
   }
 }
 
@@ -90,7 +90,20 @@ uint64_t Evictor::EvictServed(std::vector<ExtentPin>* victims) {
   return RetireAll(served);
 }
 
-uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
+bool Evictor::WasSilent(const NodeId& authority) const {
+  base::MutexLock lock(mu_);
+  const auto found = silent_until_ms_.find(authority);
+  return found != silent_until_ms_.end() && runtime_.NowMs() < found->second;
+}
+
+void Evictor::NoteAnswer(const NodeId& authority, bool answered) {
+  base::MutexLock lock(mu_);
+  const uint64_t now_ms = runtime_.NowMs();
+  std::erase_if(silent_until_ms_, [&](const auto& silent) { return silent.second <= now_ms; });
+  if (!answered) silent_until_ms_[authority] = now_ms + kSilentMs;
+}
+
+uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims, uint64_t deadline_ms) {
   struct Batch {
     v1::CheckRequest request;
     std::unique_ptr<ScopeColumn> scopes;
@@ -102,7 +115,9 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
   for (const ExtentPin& victim : victims) {
     const auto ranks = view->RanksOf(victim->ref().hash);
     const bool reachable =
-        !ranks.empty() && view->node(ranks[0]).lease.id.ToString() != core_->membership.self_name();
+        !ranks.empty() &&
+        view->node(ranks[0]).lease.id.ToString() != core_->membership.self_name() &&
+        !WasSilent(view->node(ranks[0]).lease.id);
     if (!reachable) {
       core_->extents.GiveBack(*victim);
       continue;
@@ -132,11 +147,13 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
   }
   if (peers.empty()) return 0;
   auto replies = core_->peers.AskMany<v1::CheckReply, v1::CheckRequest>(
-      peers, MessageType::kCheck, requests, runtime_.NowMs() + kDropTimeoutMs);
+      peers, MessageType::kCheck, requests,
+      std::min(deadline_ms, runtime_.NowMs() + kDropTimeoutMs));
   std::vector<ExtentPin> dropped;
   size_t reply_index = 0;
   for (auto& [index, batch] : batches) {
     const Result<v1::CheckReply>& reply = replies[reply_index++];
+    NoteAnswer(view->node(index).lease.id, reply.ok());
     for (size_t i = 0; i < batch.victims.size(); ++i) {
       const bool answered = reply.ok() && static_cast<int>(i) < reply->codes_size();
       const ItemCode code = answered ? reply->codes(static_cast<int>(i)) : kItemRetryLater;
@@ -151,17 +168,17 @@ uint64_t Evictor::EvictRouted(const std::vector<ExtentPin>& victims) {
   return RetireAll(dropped);
 }
 
-uint64_t Evictor::MakeRoom(uint64_t bytes, std::optional<uint32_t> segment, bool may_block,
-                           bool* would_block, ExtentStore::Newest newest) {
+uint64_t Evictor::MakeRoom(uint64_t bytes, const ExtentStore::VictimsWanted& wanted, bool may_block,
+                           uint64_t deadline_ms, bool* would_block) {
   obs::PhaseSpan span(runtime_, "data.eviction");
   span.bytes_out(bytes);
-  std::vector<ExtentPin> victims = core_->extents.TakeVictims(bytes, segment, newest);
+  std::vector<ExtentPin> victims = core_->extents.TakeVictims(bytes, wanted);
   span.items(victims.size());
   if (victims.empty()) return 0;
   const uint64_t started_ns = runtime_.NowNs();
   uint64_t freed = EvictServed(&victims);
   if (!victims.empty() && may_block) {
-    freed += EvictRouted(victims);
+    freed += EvictRouted(victims, deadline_ms);
   } else if (!victims.empty()) {
     for (const ExtentPin& victim : victims) core_->extents.GiveBack(*victim);
     *would_block = true;
@@ -178,17 +195,13 @@ ExtentPin Evictor::Reserve(const ReserveRequest& request, bool may_block, uint64
     if (used >= capacity / 100 * core_->options.high_watermark_percent) work_->Set();
     return pin;
   }
-  const uint64_t largest = core_->extents.LargestSegment();
+  const uint64_t largest = core_->extents.CapacityOf(request.segment);
   const uint64_t need = allocator::ExtentAllocator::RoundUp(request.size);
   if (need > largest) return {};
-  std::optional<uint32_t> segment;
-  for (const SegmentStats& stats : core_->extents.Stats()) {
-    if (!request.segment.empty() && stats.name == request.segment) segment = stats.index;
-  }
-  if (!request.segment.empty() && !segment) return {};
+  const uint64_t until_ms = deadline_ms != 0 ? deadline_ms : UINT64_MAX;
   for (int round = 0; round < kRoundsMax; ++round) {
-    const uint64_t freed =
-        MakeRoom(need + largest / kSpareDivisor, segment, may_block, would_block);
+    const uint64_t freed = MakeRoom(need + largest / kSpareDivisor, {request.segment, need},
+                                    may_block, until_ms, would_block);
     if (ExtentPin pin = core_->extents.Reserve(request)) {
       *would_block = false;
       return pin;

@@ -4,9 +4,10 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
-#include <optional>
 
+#include "base/mutex.h"
 #include "node/core.h"
 
 namespace mooncake::node {
@@ -22,9 +23,10 @@ class Evictor {
   // again where blocking is allowed.
   ExtentPin Reserve(const ReserveRequest& request, bool may_block, uint64_t deadline_ms,
                     bool* would_block);
-  // Evicts about `bytes`; returns how many bytes were retired.
-  uint64_t MakeRoom(uint64_t bytes, std::optional<uint32_t> segment, bool may_block,
-                    bool* would_block, ExtentStore::Newest newest = ExtentStore::Newest::kMayGo);
+  // Evicts about `bytes`; returns how many bytes were retired. Asks other authorities, where it may
+  // block, until `deadline_ms`.
+  uint64_t MakeRoom(uint64_t bytes, const ExtentStore::VictimsWanted& wanted, bool may_block,
+                    uint64_t deadline_ms, bool* would_block);
 
  private:
   void Loop();
@@ -32,7 +34,9 @@ class Evictor {
   uint64_t RetireAll(const std::vector<ExtentPin>& victims);
   // Splits off and retires those that this node is the authority of.
   uint64_t EvictServed(std::vector<ExtentPin>* victims);
-  uint64_t EvictRouted(const std::vector<ExtentPin>& victims);
+  uint64_t EvictRouted(const std::vector<ExtentPin>& victims, uint64_t deadline_ms);
+  bool WasSilent(const NodeId& authority) const;
+  void NoteAnswer(const NodeId& authority, bool answered);
 
   static constexpr int kRoundsMax = 64;
   Runtime& runtime_;
@@ -44,6 +48,10 @@ class Evictor {
   std::unique_ptr<Event> work_;
   std::unique_ptr<Thread> thread_;
   std::atomic<bool> stop_{false};
+  mutable base::Mutex mu_;
+  // Authorities that did not answer, and until when they are not asked again: each put that needs
+  // room would wait for them.
+  std::map<NodeId, uint64_t> silent_until_ms_ MC_GUARDED_BY(mu_);
 };
 
 }  // namespace mooncake::node

@@ -116,14 +116,6 @@ void ExtentStore::ForEachActive(const Visit& visit) const {
   }
 }
 
-uint64_t ExtentStore::LargestSegment() const {
-  uint64_t largest = 0;
-  ForEachActive([&](const Segment& segment) {
-    largest = std::max(largest, segment.allocator.capacity_bytes());
-  });
-  return largest;
-}
-
 std::pair<uint64_t, uint64_t> ExtentStore::Usage() const {
   uint64_t used = 0;
   uint64_t capacity = 0;
@@ -134,22 +126,45 @@ std::pair<uint64_t, uint64_t> ExtentStore::Usage() const {
   return {used, capacity};
 }
 
+uint64_t ExtentStore::CapacityOf(std::string_view name) const {
+  uint64_t largest = 0;
+  ForEachActive([&](const Segment& segment) {
+    const bool meant = name.empty() || segment.name == name;
+    if (meant) largest = std::max(largest, segment.allocator.capacity_bytes());
+  });
+  return largest;
+}
+
+std::vector<std::pair<double, Segment*>> ExtentStore::ActiveByFill() const {
+  std::vector<std::pair<double, Segment*>> segments;
+  ForEachActive([&](Segment& segment) {
+    const auto capacity = static_cast<double>(segment.allocator.capacity_bytes());
+    if (capacity == 0) return;
+    segments.emplace_back(static_cast<double>(segment.allocator.used_bytes()) / capacity, &segment);
+  });
+  std::sort(segments.begin(), segments.end(), [](const auto& one, const auto& other) {
+    return std::pair(one.first, one.second->index) < std::pair(other.first, other.second->index);
+  });
+  return segments;
+}
+
 ExtentPin ExtentStore::Reserve(const ReserveRequest& request) {
-  const uint32_t count = segment_count_.load(std::memory_order_acquire);
-  for (uint32_t i = 0; i < count; ++i) {
-    Segment& segment = *SegmentAt(i);
-    if (segment.state.load(std::memory_order_relaxed) != NodeState::kActive) continue;
-    if (!request.segment.empty() && request.segment != segment.name) continue;
-    const uint64_t limit = segment.allocator.capacity_bytes() / 100 * request.fill_percent_max;
-    const uint64_t after =
-        segment.allocator.used_bytes() + allocator::ExtentAllocator::RoundUp(request.size);
-    if (request.fill_percent_max < 100 && after >= limit) continue;
-    if (ExtentPin pin = ReserveIn(segment, request)) return pin;
+  if (segment_count_.load(std::memory_order_acquire) == 1) {
+    return ReserveIn(*SegmentAt(0), request);
+  }
+  for (const auto& [fill, segment] : ActiveByFill()) {
+    if (ExtentPin pin = ReserveIn(*segment, request)) return pin;
   }
   return {};
 }
 
 ExtentPin ExtentStore::ReserveIn(Segment& segment, const ReserveRequest& request) {
+  if (segment.state.load(std::memory_order_relaxed) != NodeState::kActive) return {};
+  if (!request.segment.empty() && request.segment != segment.name) return {};
+  const uint64_t limit = segment.allocator.capacity_bytes() / 100 * request.fill_percent_max;
+  const uint64_t after =
+      segment.allocator.used_bytes() + allocator::ExtentAllocator::RoundUp(request.size);
+  if (request.fill_percent_max < 100 && after >= limit) return {};
   const std::optional<uint64_t> offset = segment.allocator.Allocate(request.size);
   if (!offset) return {};
   segment.memory.Prepare(*offset, request.size);
@@ -164,6 +179,10 @@ ExtentPin ExtentStore::ReserveIn(Segment& segment, const ReserveRequest& request
   extent->soft_pin_ = request.soft_pin;
   extent->writer_ = request.writer;
   extent->created_ms_ = request.now_ms;
+  const uint64_t for_ms =
+      request.writer_until_ms - std::min(request.writer_until_ms, request.now_ms);
+  extent->writer_for_s_ =
+      static_cast<uint32_t>(std::min<uint64_t>((for_ms + 999) / 1000, UINT32_MAX));
   ExtentPin pin(extent);
   const uint64_t key = PlaceKey(segment.index, *offset);
   IndexShard& shard = ShardOf(key);
@@ -227,21 +246,20 @@ ExtentPin ExtentStore::Find(uint32_t segment, uint64_t offset, uint64_t generati
   return found->second;
 }
 
-std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<uint32_t> wanted,
-                                                Newest newest) {
-  Segment* fullest = wanted ? SegmentAt(*wanted) : nullptr;
-  double most = -1;
-  if (!wanted) {
-    ForEachActive([&](Segment& segment) {
-      const double capacity = static_cast<double>(segment.allocator.capacity_bytes());
-      const double fill = static_cast<double>(segment.allocator.used_bytes()) / capacity;
-      if (capacity == 0 || fill <= most) return;
-      most = fill;
-      fullest = &segment;
-    });
-  }
+std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, const VictimsWanted& wanted) {
   std::vector<ExtentPin> victims;
-  if (fullest == nullptr) return victims;
+  const std::vector<std::pair<double, Segment*>> segments = ActiveByFill();
+  for (auto next = segments.rbegin(); next != segments.rend() && victims.empty(); ++next) {
+    Segment& segment = *next->second;
+    if (!wanted.segment.empty() && wanted.segment != segment.name) continue;
+    if (segment.allocator.capacity_bytes() < wanted.size) continue;
+    victims = TakeVictimsOf(segment, bytes, wanted.newest);
+  }
+  return victims;
+}
+
+std::vector<ExtentPin> ExtentStore::TakeVictimsOf(Segment& segment, uint64_t bytes, Newest newest) {
+  std::vector<ExtentPin> victims;
   uint64_t taken = 0;
   size_t counted = 0;
   uint64_t spared = 0;  // No generation.
@@ -256,9 +274,9 @@ std::vector<ExtentPin> ExtentStore::TakeVictims(uint64_t bytes, std::optional<ui
     }
     return taken >= bytes;
   };
-  base::MutexLock lock(fullest->ring_mu);
-  if (newest == Newest::kStays) spared = fullest->newest;
-  for (eviction::ClockEntry* entry : fullest->ring.TakeVictims(evictable, enough)) {
+  base::MutexLock lock(segment.ring_mu);
+  if (newest == Newest::kStays) spared = segment.newest;
+  for (eviction::ClockEntry* entry : segment.ring.TakeVictims(evictable, enough)) {
     victims.emplace_back(static_cast<Extent*>(entry));
   }
   return victims;

@@ -48,6 +48,8 @@ class Extent : public eviction::ClockEntry {
   bool wants_soft_pin() const { return soft_pin_; }
   NameIndex writer() const { return writer_; }
   uint64_t created_ms() const { return created_ms_; }
+  // By when its writer will have published it, or given up.
+  uint64_t writer_until_ms() const { return created_ms_ + uint64_t{writer_for_s_} * 1000; }
   // When its writer gave it up without knowing whether it is published; 0: it did not.
   uint64_t abandoned_ms() const { return abandoned_ms_.load(std::memory_order_relaxed); }
   void Abandon(uint64_t now_ms) { abandoned_ms_.store(now_ms, std::memory_order_relaxed); }
@@ -80,6 +82,7 @@ class Extent : public eviction::ClockEntry {
   NameIndex writer_ = 0;
   std::atomic<uint32_t> pins_{0};
   std::atomic<ExtentState> state_{ExtentState::kReserved};
+  uint32_t writer_for_s_ = 0;
   bool has_checksum_ = false;
   bool soft_pin_ = false;
 };
@@ -123,6 +126,7 @@ struct ReserveRequest {
   std::string_view segment;  // Empty: any active one.
   // Below 100: a segment that would be as full as that, or fuller, is passed over.
   uint32_t fill_percent_max = 100;
+  uint64_t writer_until_ms = 0;  // By then it is published, or its writer has given up; 0: unknown.
 };
 
 class ExtentStore {
@@ -141,8 +145,10 @@ class ExtentStore {
   bool has_segments() const { return segment_count_.load(std::memory_order_acquire) > 0; }
   // The memory of a segment, with its descriptor if it is shared. nullptr: no such segment.
   const MappedMemory* SegmentMemory(uint32_t index) const;
-  // The largest capacity of an active segment; what is larger can never be stored here.
-  uint64_t LargestSegment() const;
+  // The largest capacity of an active segment, or of the one of that name (0: there is none); what
+  // is larger can never be stored here, or there.
+  uint64_t LargestSegment() const { return CapacityOf({}); }
+  uint64_t CapacityOf(std::string_view name) const;
   // Used and capacity of the active segments together.
   std::pair<uint64_t, uint64_t> Usage() const;
 
@@ -158,10 +164,14 @@ class ExtentStore {
   ExtentPin Find(uint32_t segment, uint64_t offset, uint64_t generation) const;
 
   // Victims, taken out of the ring but still live: the caller retires them or gives them back.
-  // About `bytes` of them, of one segment: the fullest active one, or `segment` if given.
+  // About `bytes` of them, of one active segment: the fullest that has any.
   enum class Newest : uint8_t { kMayGo, kStays };  // Of the segment's live extents.
-  std::vector<ExtentPin> TakeVictims(uint64_t bytes, std::optional<uint32_t> segment,
-                                     Newest newest = Newest::kMayGo);
+  struct VictimsWanted {
+    std::string_view segment;  // Empty: of any.
+    uint64_t size = 0;         // Of the value that is to get room: of segments that can hold it.
+    Newest newest = Newest::kMayGo;
+  };
+  std::vector<ExtentPin> TakeVictims(uint64_t bytes, const VictimsWanted& wanted);
   void GiveBack(Extent& extent);
 
   // Enumerates the extents in pages: shard numbers 0 .. kIndexShards - 1.
@@ -178,7 +188,10 @@ class ExtentStore {
   static uint64_t PlaceKey(uint32_t segment, uint64_t offset);
   IndexShard& ShardOf(uint64_t place_key) const;
   Segment* SegmentAt(uint32_t index) const;
+  // Active segments with how full they are, the emptiest first: all get full at the same time.
+  std::vector<std::pair<double, Segment*>> ActiveByFill() const;
   ExtentPin ReserveIn(Segment& segment, const ReserveRequest& request);
+  std::vector<ExtentPin> TakeVictimsOf(Segment& segment, uint64_t bytes, Newest newest);
 
   static constexpr size_t kSegmentsMax = 1024;
   mutable base::Mutex mu_;  // Guards growth of segments_; entries are stable once published.

@@ -48,6 +48,7 @@ class IngestCall : public ServerCall {
       bool would_block = false;
       ReserveRequest reserve{item.ref, item.size, soft_pin_, writer_, core_.runtime.NowMs(),
                              segment_};
+      reserve.writer_until_ms = deadline_ms_;
       // Above the high watermark the evictor would make up for it.
       if (no_evict_) reserve.fill_percent_max = core_.options.high_watermark_percent;
       item.pin = no_evict_ ? core_.extents.Reserve(reserve)

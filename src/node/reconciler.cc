@@ -90,8 +90,11 @@ void Reconciler::Judge(const ExtentPin& extent, ItemCode code, Version version, 
   if (version == 0 && IsUnheardOf(*core_, *extent, era)) return;
   if (extent->state() == ExtentState::kReserved) {
     const uint64_t age_ms = runtime_.NowMs() - extent->created_ms();
-    // A publish that was sent at the last moment arrives within the stall limit, or never.
-    const uint64_t limit_ms = core_->options.request_timeout_ms + core_->options.stall_timeout_ms;
+    // A publish that was sent at the last moment arrives within the stall limit, or never. The
+    // writer's time is its own: of a drain or a migration it is much more than that of a request.
+    const uint64_t writer_ms = extent->writer_until_ms() - extent->created_ms();
+    const uint64_t limit_ms =
+        std::max(core_->options.request_timeout_ms, writer_ms) + core_->options.stall_timeout_ms;
     const uint64_t patience_ms = core_->options.stall_timeout_ms;
     const bool gone = WriterGone(*extent, *core_->view()) && age_ms > patience_ms;
     const uint64_t abandoned_ms = extent->abandoned_ms();

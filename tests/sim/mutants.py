@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant(  # What is evicted stays in its route.
         "eviction-without-the-authority",
         "src/node/evictor.cc",
-        "    freed += EvictRouted(victims);\n",
+        "    freed += EvictRouted(victims, deadline_ms);\n",
         "    freed += RetireAll(victims);\n",
         "*EvictionPressure",
     ),

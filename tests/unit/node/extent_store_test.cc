@@ -109,7 +109,7 @@ TEST_F(ExtentStoreTest, CommitDoesNotBringARetiredExtentBack) {
   store_.Retire(*pin);
   store_.Commit(*pin, 5);
   EXPECT_EQ(pin->state(), ExtentState::kRetired);
-  EXPECT_TRUE(store_.TakeVictims(1, std::nullopt).empty());
+  EXPECT_TRUE(store_.TakeVictims(1, {}).empty());
 }
 
 TEST_F(ExtentStoreTest, TheVersionOfAnExtentDoesNotGoBack) {
@@ -122,22 +122,22 @@ TEST_F(ExtentStoreTest, TheVersionOfAnExtentDoesNotGoBack) {
 
 TEST_F(ExtentStoreTest, OnlyLiveExtentsAreVictims) {
   ExtentPin reserved = Reserve(store_, "r", 100);
-  EXPECT_TRUE(store_.TakeVictims(1, std::nullopt).empty());
+  EXPECT_TRUE(store_.TakeVictims(1, {}).empty());
   store_.Commit(*reserved, 1);
   ExtentPin reader = reserved;  // Beyond the index's pin and one for a route.
-  EXPECT_TRUE(store_.TakeVictims(1, std::nullopt).empty());
+  EXPECT_TRUE(store_.TakeVictims(1, {}).empty());
   reader = {};
-  EXPECT_EQ(store_.TakeVictims(1, std::nullopt).size(), 1u);
+  EXPECT_EQ(store_.TakeVictims(1, {}).size(), 1u);
 }
 
 TEST_F(ExtentStoreTest, VictimsAddUpToWhatWasAskedForAndComeOnce) {
   for (int i = 0; i < 20; ++i) Live(store_, "k" + std::to_string(i), 1000);
-  const auto some = store_.TakeVictims(3000, std::nullopt);
+  const auto some = store_.TakeVictims(3000, {});
   EXPECT_EQ(some.size(), 3u);
-  const auto rest = store_.TakeVictims(1 << 20, std::nullopt);
+  const auto rest = store_.TakeVictims(1 << 20, {});
   EXPECT_EQ(rest.size(), 17u);
   for (const ExtentPin& victim : some) store_.GiveBack(*victim);
-  EXPECT_EQ(store_.TakeVictims(1 << 20, std::nullopt).size(), 3u);
+  EXPECT_EQ(store_.TakeVictims(1 << 20, {}).size(), 3u);
 }
 
 TEST_F(ExtentStoreTest, TheNewestIsKeptWhenAsked) {
@@ -145,32 +145,32 @@ TEST_F(ExtentStoreTest, TheNewestIsKeptWhenAsked) {
   Live(store_, "pinned", 1000, 1, true);
   Live(store_, "read", 1000)->Touch();
   Live(store_, "new", 1000);
-  const auto victims = store_.TakeVictims(1 << 20, std::nullopt, Newest::kStays);
+  const auto victims = store_.TakeVictims(1 << 20, {.newest = Newest::kStays});
   ASSERT_EQ(victims.size(), 2u);
   for (const ExtentPin& victim : victims) EXPECT_NE(victim->ref().key, "new");
-  EXPECT_TRUE(store_.TakeVictims(1 << 20, std::nullopt, Newest::kStays).empty());
-  EXPECT_EQ(store_.TakeVictims(1 << 20, std::nullopt).size(), 1u);
+  EXPECT_TRUE(store_.TakeVictims(1 << 20, {.newest = Newest::kStays}).empty());
+  EXPECT_EQ(store_.TakeVictims(1 << 20, {}).size(), 1u);
 }
 
 TEST_F(ExtentStoreTest, AVictimGivenBackIsAVictimAgain) {
   Live(store_, "k", 1000);
-  store_.GiveBack(*store_.TakeVictims(1, std::nullopt)[0]);
-  auto again = store_.TakeVictims(1, std::nullopt);
+  store_.GiveBack(*store_.TakeVictims(1, {})[0]);
+  auto again = store_.TakeVictims(1, {});
   ASSERT_EQ(again.size(), 1u);
   store_.Retire(*again[0]);
   store_.GiveBack(*again[0]);
   again.clear();
-  EXPECT_TRUE(store_.TakeVictims(1, std::nullopt).empty());
+  EXPECT_TRUE(store_.TakeVictims(1, {}).empty());
   EXPECT_EQ(Used(), 0u);
 }
 
 TEST_F(ExtentStoreTest, SoftPinsAreTakenLast) {
   Live(store_, "pinned", 1000, 1, true);
   Live(store_, "plain", 1000);
-  const auto first = store_.TakeVictims(1, std::nullopt);
+  const auto first = store_.TakeVictims(1, {});
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0]->ref().key, "plain");
-  const auto second = store_.TakeVictims(1, std::nullopt);
+  const auto second = store_.TakeVictims(1, {});
   ASSERT_EQ(second.size(), 1u);
   EXPECT_EQ(second[0]->ref().key, "pinned");
 }
@@ -240,7 +240,7 @@ TEST_F(ExtentStoreTest, ThreadsThatWriteReadEvictAndRetireNeverShareBytes) {
   }
   threads.emplace_back([&] {
     for (int round = 0; !stop; ++round) {
-      for (const ExtentPin& victim : store_.TakeVictims(5000, std::nullopt)) {
+      for (const ExtentPin& victim : store_.TakeVictims(5000, {})) {
         if (round % 2 == 0) {
           store_.Retire(*victim);
         } else {

@@ -194,7 +194,7 @@ TEST(Outbox, AnEvictedReplicaLeavesTheOthersInTheMirror) {
     const ReplicateConfig two{.replica_num = 2};
     ASSERT_TRUE(world.a.Put(key, "v", &two).ok());
     bool would_block = false;
-    ASSERT_GT(world.a.core().evictor.MakeRoom(1, std::nullopt, true, &would_block), 0u);
+    ASSERT_GT(world.a.core().evictor.MakeRoom(1, {}, true, UINT64_MAX, &would_block), 0u);
     ASSERT_EQ(world.a.Find(key)->replicas.size(), 1u);
     cluster.Settle();
     EXPECT_EQ(world.b.core().routes.route_count(), 1u);

@@ -190,7 +190,7 @@ TEST(Quota, EvictionAndLossMakeRoom) {
     SetQuota(a, 40 * kSize);
     ASSERT_EQ(PutEach(a, Keys(40)), 40);
     bool would_block = false;
-    ASSERT_GT(b.core().evictor.MakeRoom(10 * kSize, std::nullopt, true, &would_block), 0u);
+    ASSERT_GT(b.core().evictor.MakeRoom(10 * kSize, {}, true, UINT64_MAX, &would_block), 0u);
     cluster.Settle();
     const uint64_t left = Stored(a, Keys(40));
     EXPECT_LT(left, 40u);
