@@ -19,6 +19,8 @@ constexpr uint64_t kBatchBytes = 64u << 20;
 constexpr size_t kTargetsMax = 16;
 constexpr int kIdlePassesMax = 3;
 constexpr uint64_t kUnheardWaitMs = 200;
+constexpr uint64_t kSilentWaitMs = 500;
+constexpr uint64_t kWritersWaitMs = 20;
 
 class Evacuation {
  public:
@@ -29,16 +31,20 @@ class Evacuation {
     while (idle < kIdlePassesMax) {
       const uint64_t before = result_.moved + freed_;
       const std::vector<ExtentPin> live = Live();
+      if (live.empty() && AwaitWriters()) continue;
       if (live.empty()) break;
       if (core_.runtime.NowMs() >= options_.deadline_ms) {
-        if (unheard_ == 0) result_.last_error = TransportError("time is up");
+        if (unheard_ == 0 && result_.last_error.code == ErrorCode::kOk) {
+          result_.last_error = TransportError("time is up");
+        }
         break;
       }
       unheard_ = 0;
+      result_.last_error = {};
       MoveAll(live);
       if (unheard_ > 0) result_.last_error = Unheard();
       const bool stuck = result_.moved + freed_ == before;
-      if (stuck && AwaitQuestion()) continue;
+      if (stuck && AwaitOthers()) continue;
       idle = stuck ? idle + 1 : 0;
     }
     for (const ExtentPin& extent : Live()) {
@@ -56,15 +62,40 @@ class Evacuation {
                     unheard_));
   }
 
-  // The others ask when they see this node; once all have, it is of their era. False: there is
-  // nothing to wait for.
-  bool AwaitQuestion() {
+  bool Wait(uint64_t ms) {
     const bool closing = options_.closing && options_.closing();
-    if (unheard_ == 0 || closing || core_.runtime.Interrupted()) return false;
+    if (closing || core_.runtime.Interrupted()) return false;
     const uint64_t now_ms = core_.runtime.NowMs();
     core_.runtime.SleepMs(
-        std::min(kUnheardWaitMs, options_.deadline_ms - std::min(options_.deadline_ms, now_ms)));
+        std::min(ms, options_.deadline_ms - std::min(options_.deadline_ms, now_ms)));
     return true;
+  }
+
+  // Who has yet to ask for values from before the metadata service lost its data does so on seeing
+  // this node; who does not answer may in a while, or is given up. False: there is nothing to wait
+  // for. A segment is drained by a node that goes on: it can be done again.
+  bool AwaitOthers() {
+    if (unheard_ > 0) return Wait(kUnheardWaitMs);
+    const bool silent = result_.last_error.code == ErrorCode::kTransport ||
+                        core_.view()->OnlySuspectsStore(core_.options.pool);
+    return silent && !options_.segment && Wait(kSilentWaitMs);
+  }
+
+  // What others are writing here becomes live when they publish it. Nothing new comes to a node
+  // that drains; who wrote and died meanwhile is not waited for longer than a stall.
+  bool AwaitWriters() {
+    const uint64_t now_ms = core_.runtime.NowMs();
+    if (writers_until_ms_ == 0) writers_until_ms_ = now_ms + core_.options.stall_timeout_ms;
+    if (options_.segment || now_ms >= std::min(writers_until_ms_, options_.deadline_ms))
+      return false;
+    const auto written = [](const ExtentPin& extent) {
+      return extent->state() == ExtentState::kReserved && extent->abandoned_ms() == 0;
+    };
+    for (size_t shard = 0; shard < ExtentStore::kIndexShards; ++shard) {
+      const std::vector<ExtentPin> extents = core_.extents.ShardExtents(shard);
+      if (std::any_of(extents.begin(), extents.end(), written)) return Wait(kWritersWaitMs);
+    }
+    return false;
   }
 
   std::vector<ExtentPin> Live() const {
@@ -218,9 +249,10 @@ class Evacuation {
   Core& core_;
   const EvacuationOptions& options_;
   EvacuationResult result_;
-  uint64_t freed_ = 0;    // Of no key any more, so there was nothing to move.
-  uint64_t unheard_ = 0;  // Of the last pass: values that nobody can know of yet.
-  uint64_t era_ = 0;      // The newest that those can be of who have answered for a batch.
+  uint64_t freed_ = 0;             // Of no key any more, so there was nothing to move.
+  uint64_t unheard_ = 0;           // Of the last pass: values that nobody can know of yet.
+  uint64_t writers_until_ms_ = 0;  // When there is no waiting for them any more; 0: not yet.
+  uint64_t era_ = 0;               // The newest that those can be of who have answered for a batch.
 };
 
 }  // namespace

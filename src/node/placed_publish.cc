@@ -53,6 +53,10 @@ void PlacedWrite::Published(uint32_t i, const v1::PublishReply& reply, int item)
   }
 }
 
+// An earlier publish without an answer may have been done, and refused the next time as it was:
+// then its places are what the route names.
+void PlacedWrite::Refuse(uint32_t i) { copies_[i].unanswered ? Abandon(i) : GiveBack(i); }
+
 // The outcome is unknown: the copies stay reserved until their owners have asked the authority.
 void PlacedWrite::Abandon(uint32_t i) {
   Copies& copies = copies_[i];
@@ -67,7 +71,7 @@ bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
   if (!core_.routes.Serves(core_.routes.SlotOf(item.ref))) return false;
   auto publication = PublicationOf(core_, item.ref, RouteOf(i));
   if (!publication) {
-    GiveBack(i);
+    Refuse(i);
     (*statuses)[i] = NotFound(std::string(item.ref.key.substr(0, 128)));
     return true;
   }
@@ -85,7 +89,7 @@ bool PlacedWrite::PublishHere(uint32_t i, std::vector<Status>* statuses) {
   }
   if (code == kItemRetryLater || code == kItemWrongAuthority) return false;
   if (code != kItemOk) {
-    GiveBack(i);
+    Refuse(i);
     (*statuses)[i] = PublishError(code, i);
   }
   return true;
@@ -161,7 +165,10 @@ void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector
                        reply->codes_size() == static_cast<int>(groups[g].items.size()) &&
                        reply->versions_size() == reply->codes_size();
     const Error* const error = reply.ok() ? nullptr : &reply.error();
-    if (!rounds_.Answered(groups[g], error, whole, again)) continue;
+    if (!rounds_.Answered(groups[g], error, whole, again)) {
+      for (uint32_t i : groups[g].items) copies_[i].unanswered = true;
+      continue;
+    }
     for (size_t k = 0; k < groups[g].items.size(); ++k) {
       const uint32_t i = groups[g].items[k];
       const ItemCode code = reply->codes(static_cast<int>(k));
@@ -171,7 +178,7 @@ void PlacedWrite::PublishRemote(std::vector<AuthorityGroup>& groups, std::vector
         rounds_.NoteCode(code, reply->revision());
         again->push_back(i);
       } else {
-        GiveBack(i);
+        Refuse(i);
         (*statuses)[i] = PublishError(code, i);
       }
     }

@@ -43,8 +43,7 @@ PlacedWrite::PlacedWrite(Core& core, std::span<const WriteItem> items, const Wri
       authority_last_(authority_last),
       rounds_(core, options.deadline_ms),
       view_(rounds_.view()),
-      copies_(items.size()),
-      last_error_(NoRoom(core, *view_)) {}
+      copies_(items.size()) {}
 
 bool PlacedWrite::soft_pin() const {
   return options_.replicate != nullptr && options_.replicate->with_soft_pin;
@@ -100,7 +99,7 @@ void PlacedWrite::Run(const std::vector<uint32_t>& indices, std::vector<Status>*
     const bool written_somewhere = !copies.places.empty() || copies.placement.copies == 0;
     if (!written_somewhere || !HardOnesHold(copies)) {
       GiveBack(i);
-      Error error = last_error_;
+      Error error = copies.error.code != ErrorCode::kOk ? copies.error : NoRoom(core_, *view_);
       bool homeless = error.code != ErrorCode::kNoSpace || copies.placement.candidates.empty();
       if (error.code == ErrorCode::kNoSpace) {
         const Error inactive = InactiveChoice(core_, *view_, copies.placement);
@@ -235,6 +234,7 @@ bool PlacedWrite::WriteOwn(uint32_t i, const std::string& segment) {
   span.items(1);
   bool would_block = false;
   ReserveRequest reserve{item.ref, item.size, soft_pin(), kSelf, core_.runtime.NowMs(), segment};
+  reserve.writer_until_ms = options_.deadline_ms;
   // Moving a value evicts no other, neither now nor by reaching the high watermark.
   if (item.relocation != nullptr) reserve.fill_percent_max = core_.options.high_watermark_percent;
   obs::PhaseSpan room(core_.runtime, "control.allocate");
@@ -288,24 +288,27 @@ void PlacedWrite::WriteRemote(const std::vector<Target>& targets) {
   for (size_t t = 0; t < targets.size(); ++t) {
     const routing::ViewNode& node = view_->node(targets[t].node);
     if (!calls[t].status.ok()) {
-      core_.rooms.Failed(node, core_.runtime.NowMs());
-      last_error_ = calls[t].status.error();
+      NoteFailed(core_, node);
+      for (uint32_t i : targets[t].items) copies_[i].error = calls[t].status.error();
       continue;
     }
     const v1::WriteReply& reply = writes[t]->reply;
     core_.rooms.Heard(node, reply, core_.runtime.NowMs());
     int extent = 0;
     for (size_t k = 0; k < targets[t].items.size(); ++k) {
-      if (static_cast<int>(k) >= reply.codes_size()) break;
+      Copies& copies = copies_[targets[t].items[k]];
+      if (static_cast<int>(k) >= reply.codes_size()) {
+        copies.error = TransportError("a storage node did not end in time what it was sent");
+        continue;
+      }
       const ItemCode code = reply.codes(static_cast<int>(k));
       if (code != kItemOk) {
-        if (code != kItemRetryLater) last_error_ = {ErrorCodeOf(code), "storage node is full"};
+        if (code != kItemRetryLater) copies.error = {ErrorCodeOf(code), "storage node is full"};
         continue;
       }
       if (extent >= reply.extents_size()) break;
       const auto place = ReadPlace(reply.extents(extent++), core_.names);
       if (!place) continue;
-      Copies& copies = copies_[targets[t].items[k]];
       copies.places.push_back(*place);
       copies.checksum = writes[t]->plan.ChecksumOf(k);
     }

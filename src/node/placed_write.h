@@ -31,7 +31,8 @@ class PlacedWrite {
     std::vector<Place> places;  // Written, not yet published.
     ExtentPin own;              // The one among them that is ours.
     uint64_t checksum = 0;
-    bool existed = false;  // if_absent: no need to write.
+    Error error;              // Why the last candidate took nothing; kOk: none was asked.
+    bool unanswered = false;  // A publish may have been done: its places may be in use.
   };
   struct Target {
     routing::NodeIndex node;  // In view_.
@@ -70,6 +71,8 @@ class PlacedWrite {
   void Published(uint32_t i, const v1::PublishReply& reply, int item);
   void GiveBack(uint32_t i);
   void Abandon(uint32_t i);
+  // Of what was not published, or not by the last one that was asked.
+  void Refuse(uint32_t i);
   bool soft_pin() const;
 
   Core& core_;
@@ -81,7 +84,6 @@ class PlacedWrite {
   std::vector<Copies> copies_;
   std::vector<uint32_t> homeless_;
   std::unique_ptr<QuotaReserve> quota_;  // Where the tenant has one.
-  Error last_error_;
 };
 
 }  // namespace mooncake::node

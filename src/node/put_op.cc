@@ -316,7 +316,7 @@ class PutOp {
     const Error* const error = call.status.ok() ? nullptr : &call.status.error();
     const bool whole = reply.codes_size() == static_cast<int>(group.items.size());
     const routing::ViewNode& node = rounds_.view()->node(group.node);
-    if (error != nullptr) core_.rooms.Failed(node, core_.runtime.NowMs());
+    if (error != nullptr) NoteFailed(core_, node);
     core_.rooms.Heard(node, reply, core_.runtime.NowMs());
     if (!rounds_.Answered(group, error, whole, again)) return;
     for (size_t k = 0; k < group.items.size(); ++k) {
@@ -341,15 +341,16 @@ class PutOp {
   Admission admission_;  // Of what this node answers for.
 };
 
-// For each item, whether its key comes again later (`from_the_end`), or came before. Empty: no key
-// is there twice. Keys of one hash may count as one.
-std::vector<bool> Repeated(std::span<const WriteItem> items, bool from_the_end) {
-  std::vector<bool> repeated;
-  if (items.size() < 2) return repeated;
+// Which items have to wait for the others. What counts is the last value of a key, or with
+// `first_counts` the first one, where a present key stays as it is. Empty: no key is there twice.
+// Keys of one hash may count as one.
+std::vector<bool> LateItems(std::span<const WriteItem> items, bool first_counts) {
+  std::vector<bool> late;
+  if (items.size() < 2) return late;
   constexpr uint32_t kNone = ~uint32_t{0};
   std::vector<uint32_t> seen(std::bit_ceil(items.size() * 2), kNone);
   for (uint32_t n = 0; n < items.size(); ++n) {
-    const uint32_t i = from_the_end ? static_cast<uint32_t>(items.size()) - 1 - n : n;
+    const uint32_t i = first_counts ? n : static_cast<uint32_t>(items.size()) - 1 - n;
     size_t place = base::Mix64(items[i].ref.hash) & (seen.size() - 1);
     while (seen[place] != kNone && items[seen[place]].ref.hash != items[i].ref.hash) {
       place = (place + 1) & (seen.size() - 1);
@@ -357,28 +358,26 @@ std::vector<bool> Repeated(std::span<const WriteItem> items, bool from_the_end) 
     if (seen[place] == kNone) {
       seen[place] = i;
     } else {
-      repeated.resize(items.size());
-      repeated[i] = true;
+      late.resize(items.size());
+      late[first_counts ? i : seen[place]] = true;
     }
   }
-  return repeated;
+  return late;
 }
 
 }  // namespace
 
-// Items of one request take different ways, so those of one key might overtake each other: what
-// decides the outcome is written when the others are.
+// Items of one request take different ways, so those of one key might overtake each other.
 std::vector<Status> WriteValues(Core& core, std::span<const WriteItem> items,
                                 const WriteOptions& options) {
-  // What counts is the last value of a key, or the first one where a present key stays as it is.
-  const std::vector<bool> repeated = Repeated(items, !options.if_absent);
-  if (repeated.empty()) return PutOp(core, items, options).Run();
+  const std::vector<bool> late = LateItems(items, options.if_absent);
+  if (late.empty()) return PutOp(core, items, options).Run();
   std::vector<Status> statuses(items.size());
-  for (const bool deciding : {options.if_absent, !options.if_absent}) {
+  for (const bool turn : {false, true}) {
     std::vector<WriteItem> some;
     std::vector<uint32_t> places;
     for (uint32_t i = 0; i < items.size(); ++i) {
-      if (repeated[i] == deciding) continue;
+      if (late[i] != turn) continue;
       some.push_back(items[i]);
       places.push_back(i);
     }

@@ -128,6 +128,10 @@ uint64_t OwnRoom(const Core& core, uint32_t percent) {
   return share - std::min(share, used);
 }
 
+void NoteFailed(Core& core, const routing::ViewNode& node) {
+  if (core.membership.Suspected(node.lease.id)) core.rooms.Failed(node, core.runtime.NowMs());
+}
+
 bool FillsThisNode(const Core& core, uint64_t size) {
   return allocator::ExtentAllocator::RoundUp(size) >
          OwnRoom(core, core.options.high_watermark_percent);

@@ -88,6 +88,8 @@ class RoomPlan {
 
 // How many bytes this node takes before `percent` of its active segments are used.
 uint64_t OwnRoom(const Core& core, uint32_t percent);
+// A call to it failed. What is the caller's own trouble tells nothing of the node.
+void NoteFailed(Core& core, const routing::ViewNode& node);
 // Whether the value would push something out of this node: it reaches the high watermark.
 bool FillsThisNode(const Core& core, uint64_t size);
 // Whether this key is of the part that may go elsewhere for want of room: always the same keys, as

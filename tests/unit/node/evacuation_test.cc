@@ -328,6 +328,78 @@ TEST(Evacuation, WaitsUntilAClusterThatBeganAnewHasAsked) {
   }
 }
 
+// The only other node stands still for longer than a stall.
+TEST(Evacuation, WaitsForOneThatDoesNotAnswerAsLongAsThereIsTime) {
+  Simulated(11, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    TestNode& b = cluster.Start("b");
+    const ReplicateConfig local{.prefer_local = true};
+    ASSERT_TRUE(a.Put("k", "v", &local).ok());
+    cluster.Settle();
+    cluster.network().Block(b.node().endpoint(), a.node().endpoint(), true);
+    const auto later = cluster.runtime().Spawn("later", [&] {
+      cluster.runtime().SleepMs(10 * TestCluster::kStallMs);
+      cluster.network().Block(b.node().endpoint(), a.node().endpoint(), false);
+    });
+    const auto moved = a.node().EvacuateAll({}, a.Deadline(60'000));
+    later->Join();
+    ASSERT_TRUE(moved.ok());
+    EXPECT_EQ(moved->remaining_objects, 0u) << moved->last_error.ToString();
+    EXPECT_EQ(b.Get("k").value_or(""), "v");
+  });
+}
+
+// It was written here before the node began to drain, and is published afterwards.
+TEST(Evacuation, MovesWhatAWriterWasAboutToPublish) {
+  Simulated(12, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    TestNode& b = cluster.Start("b");
+    TestNode& writer = cluster.Start("writer", 0);
+    std::unique_ptr<Thread> drain;
+    writer.transport.BeforeNext(static_cast<uint16_t>(MessageType::kPublish), [&] {
+      drain = cluster.runtime().Spawn("drain", [&] {
+        const auto moved = a.node().EvacuateAll({}, a.Deadline());
+        EXPECT_TRUE(moved.ok() && moved->remaining_objects == 0);
+        a.Close();
+      });
+      cluster.runtime().SleepMs(500);
+    });
+    const ReplicateConfig on_a{.preferred_segments = {"a-segment"}};
+    const std::string key = TestCluster::KeyAt(writer, "b:1");
+    EXPECT_TRUE(writer.Put(key, "v", &on_a).ok());
+    drain->Join();
+    EXPECT_EQ(b.Get(key).value_or(""), "v");
+  });
+}
+
+// Its answer is lost, and the next authority refuses what has been done already.
+TEST(Evacuation, APublishThatIsRefusedTheSecondTimeTakesNothingBack) {
+  Simulated(13, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    TestNode& b = cluster.Start("b");
+    TestNode& c = cluster.Start("c");
+    const ReplicateConfig local{.prefer_local = true};
+    const auto keys = TestCluster::KeysAt(a, "b:1", 8);
+    for (const std::string& key : keys) ASSERT_TRUE(a.Put(key, "v", &local).ok());
+    cluster.Settle();
+    std::unique_ptr<Thread> leave;
+    a.transport.BeforeNext(static_cast<uint16_t>(MessageType::kPublish), [&] {
+      cluster.network().Block(b.node().endpoint(), a.node().endpoint(), true);
+      leave = cluster.runtime().Spawn("leave", [&] {
+        cluster.runtime().SleepMs(300);
+        EXPECT_TRUE(b.node().SetState(NodeState::kDraining).ok());
+      });
+    });
+    const auto moved = a.node().EvacuateAll({}, a.Deadline());
+    ASSERT_TRUE(leave != nullptr);
+    leave->Join();
+    cluster.network().Block(b.node().endpoint(), a.node().endpoint(), false);
+    EXPECT_TRUE(moved.ok() && moved->remaining_objects == 0);
+    cluster.runtime().SleepMs(30'000);
+    for (const std::string& key : keys) EXPECT_EQ(c.Get(key).value_or("nothing"), "v") << key;
+  });
+}
+
 TEST(Evacuation, WaitsForNobodyWhenTheNodeCloses) {
   Simulated(30, [](TestCluster& cluster) {
     Return scene(cluster);
