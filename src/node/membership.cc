@@ -335,16 +335,25 @@ void Membership::KeepUnconfirmed(const std::map<NodeId, LeaseRecord>& previous) 
   }
 }
 
+// Of one that the service does not know it cannot tell others the suspicion. That nobody listens at
+// its address each of them sees for itself.
 void Membership::DropUnconfirmed() {
   if (unconfirmed_.empty()) return;
   const uint64_t now_ms = runtime_.NowMs();
   const NodeId self = this->self();
+  bool marked = false;
+  for (const auto& [id, until_ms] : unconfirmed_) {
+    const auto member = members_.find(id);
+    if (id == self || member == members_.end() || member->second.suspect || !KnownGone(id))
+      continue;
+    member->second.suspect = marked = true;
+  }
   const size_t dropped = std::erase_if(unconfirmed_, [&](const auto& entry) {
     if (now_ms < entry.second || entry.first == self) return false;
     members_.erase(entry.first);
     return true;
   });
-  if (dropped > 0) Install(view()->revision());
+  if (dropped > 0 || marked) Install(view()->revision());
 }
 
 void Membership::Install(uint64_t revision) {

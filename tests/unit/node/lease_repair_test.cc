@@ -12,6 +12,8 @@ namespace {
 
 using testing::FaultyMetadata;
 using testing::MetadataFault;
+using testing::TestCluster;
+using testing::TestNode;
 
 std::vector<LeaseRecord> Leases(World& world) {
   return world.service.ReadChanges(0).value_or({}).leases;
@@ -88,6 +90,30 @@ TEST(LeaseRepair, AStandbyThatHasTakenOverDisinheritsItsPredecessor) {
     EXPECT_EQ(Leases(world).size(), 2u);
     EXPECT_TRUE(first->superseded());
     EXPECT_EQ(other->view()->Find(first->self()), routing::kNoNode);
+  });
+}
+
+// The service has forgotten it, so it cannot be marked there; but its slots need not wait for the
+// end of its lease.
+TEST(LeaseRepair, WhoIsGoneWhenTheServiceComesBackEmptyIsSucceededAtOnce) {
+  testing::Simulated(30, [](TestCluster& cluster) {
+    TestNode& a = cluster.Start("a");
+    TestNode& b = cluster.Start("b");
+    TestNode& c = cluster.Start("c");
+    const ReplicateConfig local{.prefer_local = true};
+    const auto keys = TestCluster::KeysAt(a, "c:1", 20);
+    for (const std::string& key : keys) ASSERT_TRUE(a.Put(key, "v", &local).ok());
+    cluster.Settle();
+    for (TestNode* node : {&a, &b, &c}) node->metadata.SetFault(MetadataFault::kDown);
+    cluster.network().SetDown(c.node().endpoint(), true);
+    cluster.runtime().SleepMs(100);
+    cluster.state().Forget();
+    for (TestNode* node : {&a, &b}) node->metadata.SetFault(MetadataFault::kNone);
+    (void)a.Get(keys[0], 1'000);
+    cluster.runtime().SleepMs(3'000);
+    for (TestNode* node : {&a, &b}) {
+      for (const std::string& key : keys) EXPECT_EQ(node->Get(key, 1'000).value_or(""), "v") << key;
+    }
   });
 }
 
